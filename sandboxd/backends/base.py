@@ -1,0 +1,162 @@
+"""What a backend is: it makes, finds and ends sandboxes.
+
+A backend knows nothing of sessions, calls or tools. The session manager gives it
+a `SandboxSpec` and gets a `Sandbox` whose guest has said hello. `docker.py` and
+`local.py` implement it; `fake.py` is for tests of the rooms above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from sandboxd.config import ProfileSettings
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A guest's answer to one request: facts and bytes, both hostile until checked."""
+
+    facts: Mapping[str, Any]
+    body: bytes = b""
+
+
+class Channel(Protocol):
+    """What the tools and the file verbs need of a sandbox."""
+
+    async def request(
+        self,
+        op: str,
+        args: Mapping[str, Any],
+        body: bytes = b"",
+        *,
+        reply_bytes_max: int,
+        timeout_s: float,
+    ) -> Reply:
+        """Runs one op in the guest; see `guest/README.md` for ops, args and facts.
+
+        `reply_bytes_max` bounds the reply's body; `timeout_s` is the time after
+        which a missing reply means that the guest is dead, so it includes what
+        the op itself may take. A caller that is cancelled leaves the op running.
+
+        Raises `GuestFault` where the guest refuses, `SandboxLost` where the
+        sandbox ends first or breaks the protocol.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """Everything that a backend needs to make one sandbox.
+
+    `resource_id` is random and the only name that anything outside the session
+    sees (security S15). `generation` counts the session's starts from 1: with a
+    greater one than before, the store that `resource_id` names is used again.
+    """
+
+    resource_id: str
+    generation: int
+    profile: ProfileSettings
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SandboxFacts:
+    """What a sandbox turned out to be; echoed to clients and kept in the store."""
+
+    image: str
+    image_digest: str
+    runtime: str
+    uid: int
+    gid: int
+    memory_bytes: int
+    cpu_millis: int
+    pids: int
+    disk_bytes: int
+    tmp_bytes: int
+    network: str
+    quota_mechanism: str
+    working_directory: str
+    home_directory: str
+    shell: str
+    search_engine: str
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of `pull`, `create`, `start` and `guest_ready`, in that order."""
+
+
+class Sandbox(Channel, Protocol):
+    """A running sandbox whose guest is connected, or expected back."""
+
+    resource_id: str
+    generation: int
+    facts: SandboxFacts
+    secret_digest: str
+    """Hash of the guest's secret (security S5): what `adopt` needs to know it again."""
+
+    lost: asyncio.Future[Exception]
+    """Resolves once, with a `SandboxLost`, when the sandbox is of no use any more."""
+
+
+class Backend(Protocol):
+    """Makes, adopts and removes sandboxes on this worker."""
+
+    name: str
+    isolated: bool
+    """Whether code in a sandbox can harm neither the host nor another sandbox."""
+
+    async def start(self) -> None:
+        """Checks that it can work at all. Raises `StartupError` with its exit code."""
+        ...
+
+    async def stop(self) -> None:
+        """Lets go of every sandbox without ending any, for the next daemon to adopt."""
+        ...
+
+    async def create(self, spec: SandboxSpec, on_phase: Callable[[str], None]) -> Sandbox:
+        """Makes a sandbox and returns when its guest is ready.
+
+        Calls `on_phase` as each phase starts. Raises `CreateFailed` or
+        `EngineDown`; then nothing of this attempt is left, except the store of an
+        earlier generation.
+        """
+        ...
+
+    async def adopt(
+        self, spec: SandboxSpec, facts: SandboxFacts, secret_digest: str
+    ) -> Sandbox | None:
+        """Takes up a sandbox that an earlier daemon made and returns when its guest is back.
+
+        Returns None where it is gone or does not come back; what is left of it is
+        the caller's to `remove`. Raises `EngineDown`.
+        """
+        ...
+
+    async def release(self, resource_id: str) -> None:
+        """Ends the sandbox's container or process and keeps its store, before a restart.
+
+        Raises `EngineDown`. Safe to repeat.
+        """
+        ...
+
+    async def remove(self, resource_id: str) -> None:
+        """Ends the sandbox and removes everything of it: processes, container, store, folder.
+
+        Returns when nothing is left. Safe to repeat, also for what never existed.
+        Raises `EngineDown` or `SandboxdError` where something could not be
+        removed; the sweeper repeats it.
+        """
+        ...
+
+    async def owned(self) -> set[str]:
+        """Resource ids of everything that this worker's daemons made and that exists.
+
+        Containers by label, stores and folders by name. Raises `EngineDown`.
+        """
+        ...
+
+    def state_folder_of(self, resource_id: str) -> Path:
+        """Host folder of the sandbox, for diagnostics."""
+        ...

@@ -1,0 +1,88 @@
+"""Every bound that the daemon keeps, with its unit in the name.
+
+One place, so that `GetInfo` announces exactly what is enforced (contract.md 5).
+The comment of each names who enforces it and what the other side sees. Bounds
+that an operator may change live in `config.py` and take their defaults here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# --- What a model sees. Enforced by the guest, worded by the tools. ----------
+
+READ_LINES_MAX: Final = 2_000
+READ_BYTES_MAX: Final = 50 * KIB
+"""UTF-8 bytes of the body, newlines included, the marker excluded."""
+READ_SCAN_S: Final = 30.0
+"""Time that `read` spends on counting lines; beyond it the total is a lower bound."""
+
+BASH_LINES_MAX: Final = 2_000
+BASH_BYTES_MAX: Final = 50 * KIB
+
+GREP_MATCHES_MAX: Final = 100
+GREP_LINE_CHARS_MAX: Final = 500
+GLOB_PATHS_MAX: Final = 1_000
+SEARCH_TIMEOUT_S: Final = 30.0
+"""Time of one grep or glob; beyond it the rows found so far are the result."""
+
+# --- What a tool takes. Beyond: a result with `is_error`. --------------------
+
+WRITE_BYTES_MAX: Final = 16 * MIB
+EDIT_FILE_BYTES_MAX: Final = 64 * MIB
+BASH_TIMEOUT_DEFAULT_S: Final = 120.0
+BASH_TIMEOUT_MAX_S: Final = 3_600.0
+
+# --- Commands. Enforced by the guest. ----------------------------------------
+
+KILL_GRACE_S: Final = 2.0
+"""From TERM to KILL, in a timeout and in a cancel."""
+DRAIN_QUIET_S: Final = 0.25
+"""After the shell exits: silence on its pipe that ends the wait for more output."""
+DRAIN_MAX_S: Final = 2.0
+"""After the shell exits: longest wait for output of jobs that hold its pipe."""
+SPILL_BYTES_MAX: Final = 16 * MIB
+"""One command's spill file; what comes later is dropped and said."""
+SPILL_TOTAL_BYTES_MAX: Final = 64 * MIB
+"""All spill files of a session; the oldest go first."""
+
+# --- The wire between clients and the daemon. Enforced by `rpc`. -------------
+
+MESSAGE_BYTES_MAX: Final = 20 * MIB
+CHUNK_BYTES_MAX: Final = 256 * KIB
+KEEPALIVE_MIN_MS: Final = 10_000
+"""Shortest time between a client's pings, with or without a running call."""
+
+# --- Sessions and calls. Enforced by `sessions`. -----------------------------
+
+CALLS_PARALLEL_MAX: Final = 16
+"""Calls of one session that run at the same time; the guest has as many workers."""
+CALLS_QUEUED_MAX: Final = 256
+"""Calls of one session that wait; beyond it RESOURCE_EXHAUSTED with RetryInfo."""
+RESULT_RETENTION_S: Final = 24 * 3_600.0
+RESULT_BYTES_MAX: Final = 256 * MIB
+"""Results kept for one tenant; beyond it the oldest results of reads expire."""
+TOMBSTONE_RETENTION_S: Final = 24 * 3_600.0
+"""How long the id of a deleted session is remembered."""
+ENV_BYTES_MAX: Final = 64 * KIB
+LABELS_MAX: Final = 32
+LABEL_KEY_CHARS_MAX: Final = 63
+LABEL_VALUE_CHARS_MAX: Final = 255
+LIST_PAGE_MAX: Final = 1_000
+LIST_PAGE_DEFAULT: Final = 100
+
+# --- The guest's connection. Enforced by `backends.guest_link`. --------------
+
+GUEST_HEARTBEAT_S: Final = 10.0
+"""Time between pings of an idle guest."""
+GUEST_ANSWER_S: Final = 20.0
+"""Longest silence after a ping; beyond it the sandbox is lost."""
+GUEST_WRITE_S: Final = 10.0
+"""Longest time that one frame may take to leave; beyond it the sandbox is lost."""
+GUEST_REPLY_BYTES_MAX: Final = 20 * MIB
+"""Largest reply that any request may ask for."""
+GUEST_INFLIGHT_BYTES_MAX: Final = 64 * MIB
+"""Bytes of requests and expected replies of one session at a time."""
