@@ -1,0 +1,48 @@
+"""Options and rules for the whole suite.
+
+Tests marked `docker` need a container engine. Without one they are skipped on a developer's
+machine and fail where the engine is promised: with `--require-engine` or with CI=true.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+
+import pytest
+
+ENGINE_ANSWER_TIMEOUT_S = 10
+
+
+@functools.cache
+def engine_fault() -> str:
+    """Why no container engine can be used, or an empty text."""
+    if shutil.which("docker") is None:
+        return "there is no `docker` command"
+    try:
+        asked = subprocess.run(
+            ["docker", "version", "--format", "{{.Server.Version}}"],
+            capture_output=True,
+            text=True,
+            timeout=ENGINE_ANSWER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the engine did not answer in {ENGINE_ANSWER_TIMEOUT_S} s"
+    return "" if asked.returncode == 0 else asked.stderr.strip()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-engine",
+        action="store_true",
+        help="fail the tests marked `docker`, instead of skipping them, where no engine answers",
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("docker") is None or not (fault := engine_fault()):
+        return
+    if item.config.getoption("--require-engine") or os.environ.get("CI") == "true":
+        pytest.fail(f"needs a container engine: {fault}", pytrace=False)
+    pytest.skip(f"no container engine: {fault}")
