@@ -1,0 +1,133 @@
+"""The op under the tool edit: exact replacement under the file's lock.
+
+Reading, matching and replacing happen while the lock is held, so a second edit
+of the file, through whatever name, sees the first one's result.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+from .diagnose import diagnose
+from .locks import FILE_LOCKS, LARGE, identity
+from .matching import Needle, TooLarge, folded, match_lines, needle, replaced
+from .opening import open_regular, read_whole
+from .ops import Answer, Facts, Op, OpError, Request
+from .paths import fault, missing, resolve, shown
+from .replace import replace_file, writable_target
+from .sniff import encoding_of
+from .staging import Bytes
+
+LARGE_BYTES = 4 * 1024 * 1024
+"""Files over this are edited one at a time, so that the guest's memory stays bounded."""
+
+
+def edit(request: Request) -> Answer:
+    old_bytes = request.integer("old_bytes", 1, len(request.body))
+    sought = needle(request.body[:old_bytes], request.body[old_bytes:])
+    with ExitStack() as large:
+        outcome = _attempt(request, sought, large)
+    # Raised only now: an error on its way holds the frames that it came through,
+    # and those hold the file, while the next large edit has begun.
+    if isinstance(outcome, OpError):
+        raise outcome
+    return outcome, b""
+
+
+def _attempt(request: Request, sought: Needle, large: ExitStack) -> Facts | OpError:
+    """Edits under the file's lock. Takes the lock of large work into `large`."""
+    path = request.text("path")
+    target = resolve(request.machine, path)
+    try:
+        with FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
+            real = writable_target(target, path)
+            if os.stat(real).st_size > LARGE_BYTES:
+                large.enter_context(FILE_LOCKS.hold(lambda: (LARGE,), request))
+            done = _edit(request, real, sought)
+    except FileNotFoundError:
+        return missing(request.machine, path)
+    except OSError as error:
+        return fault(error, path, "edit")
+    except OpError as error:
+        error.__traceback__ = error.__context__ = None
+        return error
+    if isinstance(done, bytes):
+        # The file's lock is free by now: an explanation takes its time.
+        explanation = diagnose(done, sought.old, sought.new)
+        return OpError("NO_MATCH", f"Could not find the text in {shown(path)}.", **explanation)
+    count, lines = done
+    return {
+        "replacements": count,
+        "lines": lines,
+        "version": "",
+        "lock_wait_s": round(waited_s, 6),
+    }
+
+
+def _edit(request: Request, real: str, sought: Needle) -> tuple[int, list[int]] | bytes:
+    """Count and lines of what was replaced, or the content that holds no match."""
+    path = request.text("path")
+    replace_all = request.flag("replace_all")
+    file_bytes_max = request.integer("file_bytes_max", 1)
+    data = _content(request, real, file_bytes_max)
+    content = folded(data) if b"\r\n" in data else data
+    count = content.count(sought.old)
+    if count == 0:
+        return content
+    if count > 1 and not replace_all:
+        raise OpError(
+            "SEVERAL_MATCHES",
+            f"The text is in {shown(path)} {count} times.",
+            count=count,
+            lines=match_lines(content, sought.old),
+        )
+    if sought.old == sought.new:
+        raise OpError("IDENTICAL_TEXT", "The texts differ in nothing but their line endings.")
+    lines = match_lines(content, sought.old)
+    try:
+        result = replaced(
+            data, content, count, sought, file_bytes_max, lambda: _stop_if_cancelled(request)
+        )
+    except TooLarge:
+        raise _too_large(path, file_bytes_max, "would be") from None
+    del data, content
+    replace_file(real, Bytes(result), request, path)
+    return count, lines
+
+
+def _content(request: Request, real: str, file_bytes_max: int) -> bytes:
+    path = request.text("path")
+    fd, found = open_regular(real, os.O_RDONLY, path, request)
+    try:
+        if found.st_size > file_bytes_max:
+            raise _too_large(path, file_bytes_max, "is")
+        data = read_whole(fd, found.st_size, file_bytes_max)
+    finally:
+        os.close(fd)
+    if data is None:
+        raise _too_large(path, file_bytes_max, "is")
+    encoding, _ = encoding_of(data[:4])
+    if encoding != "utf-8":
+        raise OpError(
+            "UNSUPPORTED_ENCODING",
+            f"{shown(path)} is {encoding.upper()[:6]} text, which edit cannot change. "
+            "Use bash, for instance with iconv or python3.",
+        )
+    return data
+
+
+def _too_large(path: str, file_bytes_max: int, verb: str) -> OpError:
+    return OpError(
+        "FILE_TOO_LARGE",
+        f"{shown(path)} {verb} larger than {file_bytes_max // (1024 * 1024)} MiB, the most that "
+        "edit takes. Use bash with sed or python3.",
+    )
+
+
+def _stop_if_cancelled(request: Request) -> None:
+    if request.cancelled:
+        raise OpError("CANCELLED_BY_CALLER", "Cancelled before anything was changed.")
+
+
+OPS = {"edit": Op(edit, "call")}

@@ -1,0 +1,247 @@
+"""The ops `grep` and `glob`: search file contents and find files by name.
+
+`grep`: `pattern`, `literal`, `path`?, `include`?, `rows_max`, `line_chars_max`,
+`timeout_s`. Answers with the first rows in order, as a body of
+`path NUL line NUL text LF` each, and the facts
+
+    capped            more rows exist
+    cut               rows of which only a part of the line is shown
+    timed_out, cancelled   rows found until then are the answer
+    unsearched, first_error   paths that could not be searched
+    binary            the searched file is binary and matches
+    ignored           null, or `matches`, `exact`, `under` (at most three paths): what
+                      a search finds that heeds no ignore rules, where this one
+                      found nothing
+    other_case        where it found nothing: whether another case would match
+
+`glob`: `pattern`, `path`?, `paths_max`, `entries_max`, `timeout_s`. Answers with
+the first paths in order, each followed by LF, and the facts `capped`, `timed_out`,
+`cancelled`, `entries_over` (the walk ended at `entries_max`), `unsearched`,
+`first_error`, and `other_case`, a path that fits but for its case, or null.
+
+Everything in a body is valid UTF-8 without control characters but tabs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from typing import Final, Protocol
+
+from . import name_patterns, paths, search_rows, walk
+from .gitignore import IgnoreRules
+from .ops import Answer, Facts, Machine, Op, OpError, Request
+from .ripgrep import Counted, Found, Query, Ripgrep
+from .search_child import Budget
+from .search_paths import Start, find_start
+from .search_rows import Row
+
+ROWS_MAX: Final = 1_000
+PATHS_MAX: Final = 10_000
+ENTRIES_MAX: Final = 100_000_000
+LINE_CHARS_MAX: Final = 10_000
+GREP_BODY_BYTES_MAX: Final = 2 * 1024 * 1024
+GLOB_BODY_BYTES_MAX: Final = 5 * 1024 * 1024
+"""Bodies end there, and are then `capped`: only names of unusual length get so far."""
+UNDER_MAX: Final = 3
+"""Paths that are named as holding ignored matches."""
+
+
+class Engine(Protocol):
+    """What a search of contents needs."""
+
+    def first_rows(self, query: Query, budget: Budget) -> Found:
+        """The first rows in order of path and line."""
+
+    def matches(self, query: Query, budget: Budget) -> bool:
+        """Whether there is any match."""
+
+    def count(self, query: Query, budget: Budget, on_file: _OnFile) -> Counted:
+        """The number of matching lines, and of each file's."""
+
+    def file_of(self, row: Row) -> str:
+        """The absolute path of the file that a row is from."""
+
+
+class _OnFile(Protocol):
+    def __call__(self, below: bytes, lines: int, /) -> None: ...
+
+
+def engine_of(machine: Machine) -> Engine:
+    """The engine of this machine. Raises SEARCH_UNAVAILABLE."""
+    if not machine.rg:
+        raise OpError(
+            "SEARCH_UNAVAILABLE",
+            "This sandbox has no ripgrep to search with. Use bash with grep -rn instead.",
+        )
+    return Ripgrep(machine.rg, machine.workdir)
+
+
+def _grep(request: Request) -> Answer:
+    pattern, include = request.text("pattern"), request.optional_text("include")
+    for name, text in (("pattern", pattern), ("include", include)):
+        if text is not None and (not text or "\0" in text):
+            raise OpError("INVALID_INPUT", f"`{name}` must not be empty or contain NUL.")
+    engine = engine_of(request.machine)
+    chars_max = request.integer("line_chars_max", 1, LINE_CHARS_MAX)
+    start = find_start(request.machine, request.optional_text("path"))
+    query = Query(
+        pattern=pattern,
+        literal=request.flag("literal"),
+        # A file that is named is searched, whatever it is called.
+        include=None if start.is_file else include,
+        start=start,
+        rows_max=request.integer("rows_max", 1, ROWS_MAX),
+    )
+    budget = Budget(request, request.seconds("timeout_s"))
+    found, hints = _Search(engine, query, budget, request.optional_text("path") is not None).run()
+    body, shown, cut = _rows_body(engine, found, chars_max, budget)
+    return {
+        "capped": found.rows.capped or shown < len(found.rows.first),
+        "cut": cut,
+        "timed_out": not found.complete and not budget.cancelled,
+        "cancelled": budget.cancelled,
+        "unsearched": found.errors.unsearched,
+        "first_error": found.first_error,
+        "binary": found.binary,
+        **hints,
+    }, body
+
+
+class _Search:
+    """One grep: the search that was asked for, and what is said where it finds nothing."""
+
+    def __init__(self, engine: Engine, query: Query, budget: Budget, explicit: bool) -> None:
+        self._engine = engine
+        self._query = query
+        self._budget = budget
+        self._explicit = explicit
+        self._rules = IgnoreRules()
+
+    def run(self) -> tuple[Found, Facts]:
+        query = self._query
+        hints: Facts = {"ignored": None, "other_case": False}
+        start = query.start
+        if not start.is_file and self._explicit:
+            hidden = start.inside_git or self._rules.directory_ignored(start.real)
+            query = replace(query, no_ignore=hidden)
+        found = self._engine.first_rows(query, self._budget)
+        if found.rows.seen or found.binary or not found.complete:
+            return found, hints
+        # One quick look rules out both hints at once: the usual end.
+        widest = replace(query, no_ignore=True, ignore_case=True)
+        if not self._engine.matches(widest, self._budget):
+            return found, hints
+        if not query.no_ignore and not start.is_file:
+            ignored = self._ignored(query)
+            if ignored is not None and self._all_ignored(start):
+                return self._engine.first_rows(replace(query, no_ignore=True), self._budget), hints
+            hints["ignored"] = ignored
+        if hints["ignored"] is None:
+            hints["other_case"] = self._engine.matches(
+                replace(query, ignore_case=True), self._budget
+            )
+        return found, hints
+
+    def _all_ignored(self, start: Start) -> bool:
+        """Whether the given path holds ignored things only, by a rule such as `build/*`."""
+        return self._explicit and self._rules.everything_ignored(start.real)
+
+    def _ignored(self, query: Query) -> Facts | None:
+        start = query.start
+        under: Counter[bytes] = Counter()
+        folders: dict[bytes, bytes | None] = {}
+
+        def on_file(below: bytes, lines: int) -> None:
+            parent = os.path.dirname(below)
+            if parent not in folders:
+                if len(folders) >= PATHS_MAX:
+                    folders.clear()
+                folders[parent] = self._hiding_folder(start, parent)
+            hiding = folders[parent]
+            place = below if hiding is None else hiding
+            if place in under or len(under) < PATHS_MAX:
+                under[place] += lines
+
+        counted = self._engine.count(replace(query, no_ignore=True), self._budget, on_file)
+        if not counted.total:
+            return None
+        most = sorted(under.items(), key=lambda item: (-item[1], item[0]))[:UNDER_MAX]
+        return {
+            "matches": counted.total,
+            "exact": counted.complete,
+            "under": [start.printed(place).decode("utf-8", "replace") for place, _ in most],
+        }
+
+    def _hiding_folder(self, start: Start, parent: bytes) -> bytes | None:
+        """The uppermost folder below the start that, given as `path`, shows its files.
+
+        None: no folder hides them, so that only the file itself can be given.
+        """
+        names = parent.split(b"/") if parent else []
+        for depth in range(1, len(names) + 1):
+            below = b"/".join(names[:depth])
+            folder = os.path.join(start.real, os.fsdecode(below))
+            if self._rules.directory_ignored(folder) or self._rules.everything_ignored(folder):
+                return below
+        return None
+
+
+def _rows_body(
+    engine: Engine, found: Found, chars_max: int, budget: Budget
+) -> tuple[bytes, int, int]:
+    """The body, the number of rows in it, and of those whose line was cut."""
+    body = bytearray()
+    shown = cut = 0
+    for row in found.rows.first:
+        text, was_cut = search_rows.line_text(row, engine.file_of(row), chars_max, budget)
+        encoded = text.encode("utf-8", "replace")
+        piece = row.printed + b"\0%d\0" % row.line + encoded + b"\n"
+        if len(body) + len(piece) > GREP_BODY_BYTES_MAX:
+            break
+        body += piece
+        shown += 1
+        cut += was_cut
+    return bytes(body), shown, cut
+
+
+def _glob(request: Request) -> Answer:
+    pattern = request.text("pattern")
+    if not pattern or "\0" in pattern:
+        raise OpError("INVALID_INPUT", "`pattern` must not be empty or contain NUL.")
+    given = request.optional_text("path")
+    start = find_start(request.machine, given)
+    if start.is_file:
+        raise OpError(
+            "NOT_DIRECTORY",
+            f"{paths.shown(given or '.')} is a file, and glob starts at a directory. "
+            "Use read or grep for a file.",
+        )
+    query = walk.NameQuery(
+        name=name_patterns.compile_name(pattern),
+        any_case=name_patterns.compile_name(pattern, ignore_case=True),
+        paths_max=request.integer("paths_max", 1, PATHS_MAX),
+        entries_max=request.integer("entries_max", 1, ENTRIES_MAX),
+    )
+    walked = walk.walk(start, query, Budget(request, request.seconds("timeout_s")))
+    body = bytearray()
+    capped = walked.more
+    for printed in walked.printed:
+        if len(body) + len(printed) + 1 > GLOB_BODY_BYTES_MAX:
+            capped = True
+            break
+        body += printed + b"\n"
+    other = walked.other_case if not walked.printed else None
+    return {
+        "capped": capped,
+        "timed_out": walked.stopped == "time",
+        "cancelled": walked.stopped == "cancelled",
+        "entries_over": walked.stopped == "entries",
+        "unsearched": walked.unsearched,
+        "first_error": walked.first_error,
+        "other_case": None if other is None else other.decode("utf-8", "replace"),
+    }, bytes(body)
+
+
+OPS: Final = {"grep": Op(_grep, "call"), "glob": Op(_glob, "call")}

@@ -1,0 +1,133 @@
+"""Running one program of a search: bounded in time, ended by a cancel."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .children import CHILDREN, Child
+from .ops import Request
+
+_CHUNK_BYTES: Final = 64 * 1024
+_EXIT_S: Final = 5.0
+"""Time from the end of its output, or from its kill, to the end of a program."""
+_ENVIRONMENT: Final[Mapping[str, str]] = {"LC_ALL": "C"}
+
+
+class Budget:
+    """The time of one search, and whether it was cancelled.
+
+    One program at a time is attached to it; a cancel kills that one.
+    """
+
+    def __init__(self, request: Request, timeout_s: float) -> None:
+        self.deadline = time.monotonic() + timeout_s
+        # Closes the race between a cancel and a program that just starts: taken
+        # by the control thread in a cancel and by the worker around each program.
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._cancelled = False
+        request.on_cancel(self._cancel)
+
+    @property
+    def cancelled(self) -> bool:
+        with self._lock:
+            return self._cancelled
+
+    @property
+    def over(self) -> bool:
+        """Whether the search must stop, for either reason."""
+        return self.cancelled or time.monotonic() >= self.deadline
+
+    def attach(self, child: Child | None) -> None:
+        with self._lock:
+            self._child = child
+            kill = self._cancelled
+        if child is not None and kill:
+            CHILDREN.kill_group(child, signal.SIGKILL)
+
+    def _cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            child = self._child
+        if child is not None:
+            CHILDREN.kill_group(child, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended."""
+
+    exit_code: int | None
+    """None where it was killed, by whomever."""
+    complete: bool
+    """False where time, a cancel or the reader of its output stopped it."""
+
+
+Sink = Callable[[bytes], bool]
+"""Takes the next bytes; false: enough."""
+
+
+def run(
+    argv: Sequence[str],
+    budget: Budget,
+    on_output: Sink,
+    on_errors: Sink,
+    within_s: float | None = None,
+) -> Ended:
+    """Runs a program to its end, or kills it when there is no use in going on.
+
+    `within_s` shortens the budget for this program. Raises `OpError` SPAWN_FAILED.
+    """
+    deadline = budget.deadline
+    if within_s is not None:
+        deadline = min(deadline, time.monotonic() + within_s)
+    if budget.cancelled or time.monotonic() >= deadline:
+        return Ended(None, complete=False)
+    out, out_end = os.pipe2(os.O_CLOEXEC)
+    err, err_end = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            child = CHILDREN.spawn(argv, _ENVIRONMENT, stdout=out_end, stderr=err_end)
+        finally:
+            os.close(out_end)
+            os.close(err_end)
+        budget.attach(child)
+        try:
+            complete = _pump({out: on_output, err: on_errors}, budget, deadline)
+            if not complete:
+                CHILDREN.kill_group(child, signal.SIGKILL)
+            child.wait(_EXIT_S)
+        finally:
+            budget.attach(None)
+            # Nothing outlives its search, whatever the reader of its output raised.
+            CHILDREN.kill_group(child, signal.SIGKILL)
+    finally:
+        os.close(out)
+        os.close(err)
+    return Ended(child.exit_code, complete and not budget.cancelled)
+
+
+def _pump(sinks: dict[int, Sink], budget: Budget, deadline: float) -> bool:
+    poller = select.poll()
+    for fd in sinks:
+        poller.register(fd, select.POLLIN)
+    open_fds = set(sinks)
+    while open_fds:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or budget.cancelled:
+            return False
+        for fd, _ in poller.poll(left_s * 1000 + 1):
+            data = os.read(fd, _CHUNK_BYTES)
+            if not data:
+                poller.unregister(fd)
+                open_fds.remove(fd)
+            elif not sinks[fd](data):
+                return False
+    return True

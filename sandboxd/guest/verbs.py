@@ -1,0 +1,371 @@
+"""The ops under `FileService`: whole contents, in pieces, for programs.
+
+Writes take the same locks as the tools and replace files by the same rules
+(`replace`). An upload lies beside its target until it is committed, so a stream
+that breaks off changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import json
+import os
+import stat
+import threading
+
+from .handles import HANDLES
+from .listing import Listing
+from .locks import FILE_LOCKS, entry_identity, identity
+from .opening import SIZE_TOLD_MAX, open_regular
+from .ops import Answer, Facts, Op, OpError, Request
+from .paths import fault, resolve, shown
+from .removal import remove_tree
+from .replace import make_parents, replace_file, writable_target
+from .staging import Staged, stage_beside, stage_nameless
+
+READ_BYTES_MAX = 1024 * 1024
+UPLOAD_BYTES_MAX = 1 << 40
+ENTRIES_BYTES_MAX = 32 * 1024
+"""JSON of one page of a listing, without its last entry; a header holds 64 KiB."""
+ENTRIES_MAX = 500
+ABSENT = "absent"
+"""The one version that is known yet: the file must not exist."""
+
+
+class _OpenFile:
+    def __init__(self, fd: int, position: int) -> None:
+        self.fd = fd
+        self.position = position
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class _Upload:
+    def __init__(
+        self, staged: Staged, path: str, target: str, mode: int | None, must_create: bool
+    ) -> None:
+        self.staged = staged
+        self.path = path
+        self.target = target
+        self.mode = mode
+        self.must_create = must_create
+
+    def close(self) -> None:
+        self.staged.discard()
+
+
+def stat_facts(found: os.stat_result, version: str = "", link_target: str = "") -> Facts:
+    """The `stat` object of an entry."""
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+    return {
+        "kind": kinds.get(stat.S_IFMT(found.st_mode), "special"),
+        "size": min(found.st_size, SIZE_TOLD_MAX),
+        "mode": stat.S_IMODE(found.st_mode),
+        "uid": found.st_uid,
+        "gid": found.st_gid,
+        "mtime_ns": found.st_mtime_ns,
+        "version": version,
+        "link_target": link_target,
+    }
+
+
+def file_open(request: Request) -> Answer:
+    path = request.text("path")
+    offset = request.integer("offset")
+    try:
+        fd, found = open_regular(resolve(request.machine, path), os.O_RDONLY, path, request)
+    except OSError as error:
+        raise fault(error, path) from None
+    handle = HANDLES.add(_OpenFile(fd, offset))
+    return {"handle": handle, "stat": stat_facts(found)}, b""
+
+
+def file_read(request: Request) -> Answer:
+    bytes_max = request.integer("bytes_max", 1, READ_BYTES_MAX)
+    with HANDLES.use(request.text("handle"), _OpenFile) as file:
+        data = bytearray()
+        eof = False
+        try:
+            while len(data) < bytes_max:
+                piece = os.pread(file.fd, bytes_max - len(data), file.position)
+                if not piece:
+                    eof = True
+                    break
+                data += piece
+                file.position += len(piece)
+        except BlockingIOError:
+            eof = True
+        except OSError as error:
+            raise fault(error, "the file", "read") from None
+    return {"eof": eof}, bytes(data)
+
+
+def close_handle(request: Request) -> Answer:
+    HANDLES.end(request.text("handle"))
+    return {}, b""
+
+
+def upload_open(request: Request) -> Answer:
+    path = request.text("path")
+    mode = request.optional_integer("mode", 0, 0o777)
+    expected = request.optional_text("expected_version")
+    if expected not in (None, ABSENT):
+        raise OpError("INVALID_INPUT", "This adapter gives no versions yet, except `absent`.")
+    target = resolve(request.machine, path)
+    try:
+        real = writable_target(target, path)
+        if request.flag("make_parents"):
+            make_parents(os.path.dirname(real))
+        staged = _stage(real)
+    except OSError as error:
+        raise fault(error, path, "write") from None
+    return {"handle": HANDLES.add(_Upload(staged, path, target, mode, expected == ABSENT))}, b""
+
+
+def _stage(real: str) -> Staged:
+    try:
+        return stage_beside(real, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not os.path.exists(real):
+            raise
+        # The file itself may be writable where its directory is not.
+        return stage_nameless("/tmp")
+
+
+def upload_append(request: Request) -> Answer:
+    handle = request.text("handle")
+    with HANDLES.use(handle, _Upload) as upload:
+        try:
+            if upload.staged.size + len(request.body) > UPLOAD_BYTES_MAX:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            upload.staged.append(request.body)
+        except OSError as error:
+            # Half a piece may be there: the upload cannot go on, and its room is
+            # given back at once.
+            HANDLES.end(handle)
+            raise fault(error, upload.path, "write") from None
+        return {"bytes": upload.staged.size}, b""
+
+
+def upload_commit(request: Request) -> Answer:
+    with HANDLES.use(request.text("handle"), _Upload, last=True) as upload:
+        path, target = upload.path, upload.target
+        try:
+            with FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
+                real = writable_target(target, path)
+                created = replace_file(
+                    real,
+                    upload.staged,
+                    request,
+                    path,
+                    mode=upload.mode,
+                    must_create=upload.must_create,
+                )
+        except OSError as error:
+            raise fault(error, path, "write") from None
+        return {
+            "bytes": upload.staged.size,
+            "created": created,
+            "version": "",
+            "lock_wait_s": round(waited_s, 6),
+        }, b""
+
+
+def stat_path(request: Request) -> Answer:
+    path = request.text("path")
+    follow = request.flag("follow")
+    absolute = resolve(request.machine, path, follow=follow)
+    try:
+        found = os.stat(absolute, follow_symlinks=follow)
+        link = _link_target(absolute, found)
+    except OSError as error:
+        raise fault(error, path, "stat") from None
+    return {"stat": stat_facts(found, link_target=link)}, b""
+
+
+def _link_target(path: str | bytes, found: os.stat_result) -> str:
+    return shown(os.readlink(os.fsencode(path))) if stat.S_ISLNK(found.st_mode) else ""
+
+
+class _OpenListing(Listing):
+    def __init__(self, root: str, *, recursive: bool) -> None:
+        super().__init__(root, recursive=recursive)
+        self.root = os.fsencode(root)
+
+
+def list_open(request: Request) -> Answer:
+    path = request.text("path")
+    try:
+        listing = _OpenListing(resolve(request.machine, path), recursive=request.flag("recursive"))
+    except OSError as error:
+        raise fault(error, path, "list") from None
+    return {"handle": HANDLES.add(listing)}, b""
+
+
+def list_next(request: Request) -> Answer:
+    entries: list[Facts] = []
+    size = 0
+    done = False
+    with HANDLES.use(request.text("handle"), _OpenListing) as listing:
+        while len(entries) < ENTRIES_MAX and size < ENTRIES_BYTES_MAX:
+            found = listing.next_entry()
+            if found is None:
+                done = True
+                break
+            entry = _entry_facts(listing.root, *found)
+            size += len(json.dumps(entry, ensure_ascii=False).encode("utf-8"))
+            if entries and size > ENTRIES_BYTES_MAX:
+                listing.put_back(found)
+                break
+            entries.append(entry)
+        return {"entries": entries, "done": done, "unreadable": listing.unreadable}, b""
+
+
+def _entry_facts(root: bytes, path: bytes, found: os.stat_result) -> Facts:
+    link = ""
+    with contextlib.suppress(OSError):
+        link = _link_target(os.path.join(root, path), found)
+    return {
+        "path": shown(path),
+        "raw": base64.b64encode(path).decode("ascii"),
+        "stat": stat_facts(found, link_target=link),
+    }
+
+
+def mkdir(request: Request) -> Answer:
+    path = request.text("path")
+    mode = request.optional_integer("mode", 0, 0o777)
+    absolute = resolve(request.machine, path).rstrip("/") or "/"
+    try:
+        make_parents(os.path.dirname(absolute))
+        os.mkdir(absolute)
+        if mode is not None:
+            os.chmod(absolute, mode)
+    except FileExistsError as error:
+        if os.path.isdir(absolute):
+            return {"created": False}, b""
+        raise fault(error, path, "make the directory") from None
+    except OSError as error:
+        raise fault(error, path, "make the directory") from None
+    return {"created": True}, b""
+
+
+def move(request: Request) -> Answer:
+    source, target = request.text("source"), request.text("target")
+    replace = request.flag("replace")
+    old = resolve(request.machine, source, follow=False)
+    new = resolve(request.machine, target, follow=False)
+    shown_path = source
+    try:
+        _refuse_roots(request, old, source)
+        shown_path = target
+        os.stat(os.path.dirname(new.rstrip("/")) or "/")
+        shown_path = source
+        os.lstat(old)
+        with FILE_LOCKS.hold(lambda: (entry_identity(old), entry_identity(new)), request):
+            _move(old, new, target, replace)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise OpError(
+                "INVALID_INPUT", f"{shown(source)} cannot be moved into itself."
+            ) from None
+        raise fault(error, shown_path, "move") from None
+    return {}, b""
+
+
+def _move(old: str, new: str, target: str, replace: bool) -> None:
+    try:
+        there: os.stat_result | None = os.lstat(new)
+    except FileNotFoundError:
+        there = None
+    if there is not None and not replace:
+        raise OpError("FILE_EXISTS", f"Something exists at {shown(target)} already.")
+    if there is not None and os.path.samestat(there, os.lstat(old)):
+        # Two names of one file: a rename would leave both.
+        if os.path.realpath(os.path.dirname(old)) != os.path.realpath(
+            os.path.dirname(new)
+        ) or os.path.basename(old) != os.path.basename(new):
+            os.unlink(old)
+        return
+    os.rename(old, new)
+
+
+def remove(request: Request) -> Answer:
+    path = request.text("path")
+    recursive = request.flag("recursive")
+    absolute = resolve(request.machine, path, follow=False)
+    try:
+        found = os.lstat(absolute)
+    except FileNotFoundError:
+        return {"removed": False}, b""
+    except OSError as error:
+        raise fault(error, path, "remove") from None
+    try:
+        if not stat.S_ISDIR(found.st_mode):
+            with FILE_LOCKS.hold(lambda: (entry_identity(absolute),), request):
+                os.unlink(absolute)
+            return {"removed": True}, b""
+        _refuse_roots(request, absolute, path)
+        if recursive:
+            remove_tree(os.path.realpath(absolute), lambda: _stop_if_cancelled(request))
+        else:
+            os.rmdir(absolute)
+    except FileNotFoundError:
+        # Somebody else was faster; nothing is there now.
+        return {"removed": False}, b""
+    except OSError as error:
+        raise fault(error, path, "remove") from None
+    return {"removed": True}, b""
+
+
+def _refuse_roots(request: Request, absolute: str, path: str) -> None:
+    """The session's own folders stay, and so does everything that holds them."""
+    machine = request.machine
+    real = os.path.realpath(absolute)
+    for kept in (machine.workdir, machine.home, machine.root):
+        if kept is None:
+            continue
+        base = os.path.realpath(kept)
+        if base == real or base.startswith(real.rstrip("/") + "/"):
+            if os.path.islink(absolute):
+                return
+            raise OpError(
+                "INVALID_INPUT",
+                f"{shown(path)} holds the session's own folders and stays. Name what is in it.",
+            )
+
+
+def _stop_if_cancelled(request: Request) -> None:
+    if request.cancelled:
+        raise OpError("CANCELLED_BY_CALLER", "Cancelled; part of the tree is removed.")
+
+
+def start() -> None:
+    """Starts the thread that ends idle handles; once, before the first command."""
+    threading.Thread(target=HANDLES.run_expiry, name="handles", daemon=True).start()
+
+
+def drop_handles() -> None:
+    """Ends everything that was open for a connection that is lost."""
+    HANDLES.drop_all()
+
+
+OPS = {
+    "file_open": Op(file_open, "verb"),
+    "file_read": Op(file_read, "verb"),
+    "file_close": Op(close_handle, "verb"),
+    "upload_open": Op(upload_open, "verb"),
+    "upload_append": Op(upload_append, "verb"),
+    "upload_commit": Op(upload_commit, "verb"),
+    "upload_abort": Op(close_handle, "verb"),
+    "stat": Op(stat_path, "verb"),
+    "list_open": Op(list_open, "verb"),
+    "list_next": Op(list_next, "verb"),
+    "list_close": Op(close_handle, "verb"),
+    "mkdir": Op(mkdir, "verb"),
+    "move": Op(move, "verb"),
+    "remove": Op(remove, "verb"),
+}

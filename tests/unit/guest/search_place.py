@@ -1,0 +1,120 @@
+"""A real guest with a working directory to search, and the tools in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from sandbox_adapter.v1 import tool_pb2
+from sandboxd.backends.base import Reply
+from sandboxd.errors import GuestFault
+from sandboxd.tools.base import CallContext, Tool, run_tool
+from tests.unit.guest.real_guest import Guest, GuestSaidNo, pack
+
+
+def engines() -> dict[str, str]:
+    """The different versions of ripgrep on this machine: version to path."""
+    found: dict[str, str] = {}
+    for folder in (str(Path(sys.executable).parent), *os.environ["PATH"].split(":"), "/usr/bin"):
+        path = shutil.which("rg", path=folder)
+        if path is not None:
+            said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+            version = re.match(r"ripgrep (\S+)", said.stdout)
+            assert version is not None
+            found.setdefault(version[1], path)
+    return found
+
+
+class _Channel:
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+
+    async def request(
+        self,
+        op: str,
+        args: Mapping[str, Any],
+        body: bytes = b"",
+        *,
+        reply_bytes_max: int,
+        timeout_s: float,
+    ) -> Reply:
+        try:
+            facts, answer = await asyncio.to_thread(
+                self._guest.request, op, dict(args), body, timeout_s
+            )
+        except GuestSaidNo as said:
+            raise GuestFault(said.reason, said.text, dict(said.facts)) from None
+        assert len(answer) <= reply_bytes_max
+        return Reply(facts, answer)
+
+
+class SearchPlace:
+    """One guest; `empty` between tests."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self.workdir = guest.workdir
+
+    def empty(self) -> None:
+        for entry in os.scandir(os.fsencode(self.workdir)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
+    def write(self, path: str | bytes, content: str | bytes = "") -> None:
+        target = os.path.join(os.fsencode(self.workdir), os.fsencode(path))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+
+    def grep(self, pattern: str, **args: Any) -> tuple[dict[str, Any], list[tuple[str, int, str]]]:
+        """The op itself: facts and rows."""
+        asked = {"rows_max": 100, "line_chars_max": 500, "timeout_s": 20.0, **args}
+        facts, body = self.guest.request("grep", {"pattern": pattern, "literal": False, **asked})
+        return facts, [
+            (path, int(line), text)
+            for path, line, text in (row.split("\0") for row in body.decode().split("\n")[:-1])
+        ]
+
+    def glob(self, pattern: str, **args: Any) -> tuple[dict[str, Any], list[str]]:
+        """The op itself: facts and paths."""
+        asked = {"paths_max": 1_000, "entries_max": 100_000, "timeout_s": 20.0, **args}
+        facts, body = self.guest.request("glob", {"pattern": pattern, **asked})
+        return facts, body.decode().split("\n")[:-1]
+
+    async def use(self, tool: Tool, **raw: Any) -> tool_pb2.ToolResult:
+        """The tool, as the daemon runs it."""
+        context = CallContext(
+            call_id="c-1",
+            channel=_Channel(self.guest),
+            working_directory=str(self.workdir),
+            home_directory=str(self.guest.home),
+            shell="/bin/sh",
+            search_engine=self.guest.hello["search"] or "",
+        )
+        return await run_tool(tool, context, raw)
+
+
+@contextmanager
+def search_place(rg: str | None) -> Iterator[SearchPlace]:
+    """A place whose guest uses this ripgrep, or has none."""
+    with tempfile.TemporaryDirectory(prefix="guest-zip-") as folder:
+        zipapp = Path(folder) / "guest.pyz"
+        pack(zipapp)
+        with mock.patch("shutil.which", return_value=rg):
+            guest = Guest(zipapp)
+        try:
+            yield SearchPlace(guest)
+        finally:
+            guest.close()
