@@ -77,7 +77,11 @@ def failed(reason: str, text: str) -> tool_pb2.ToolResult:
     name = f"REASON_{reason}"
     if name not in error_pb2.Reason.keys():  # noqa: SIM118 - an enum wrapper, not a dict
         name = "REASON_IO_ERROR"
-    ending = tool_pb2.ENDING_DISK_FULL if reason == "DISK_FULL" else tool_pb2.ENDING_COMPLETED
+    ending = tool_pb2.ENDING_COMPLETED
+    if reason == "DISK_FULL":
+        ending = tool_pb2.ENDING_DISK_FULL
+    elif reason == "CANCELLED_BY_CALLER":
+        ending = tool_pb2.ENDING_CANCELLED
     return tool_pb2.ToolResult(
         text=fault_text(text), is_error=True, reason=cast("error_pb2.Reason", name), ending=ending
     )

@@ -1,0 +1,258 @@
+"""bash: runs a script in a fresh shell (contract.md 6; texts and their order: 9)."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from typing import Annotated, Literal
+
+from google.protobuf.duration_pb2 import Duration
+from pydantic import Field
+
+from sandbox_adapter.v1 import error_pb2, tool_pb2
+from sandboxd import limits
+from sandboxd.errors import SandboxLost
+from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.facts import Count, Facts, parse_facts
+from sandboxd.tools.inputs import Fields, encoded
+from sandboxd.tools.wording import counted, own_line, plain
+
+COMMAND_BYTES_MAX = 16 * limits.MIB
+MILLISECONDS_LIKELY_S = 10_000
+"""A timeout that is reduced from this or more was probably meant in milliseconds."""
+SURVIVORS_NAMED_MAX = 20
+ANSWER_SLACK_S = 30.0
+"""Over the timeout: time to end the tree, drain the pipe, and answer on a busy machine."""
+
+_UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_Name = Annotated[str, Field(max_length=64)]
+_Survivor = Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], _Name], Field(strict=False)]
+
+_SCHEMA: JsonObject = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {
+        "command": {"type": "string", "description": "The script to run."},
+        "timeout": {
+            "type": "number",
+            "minimum": 0,
+            "description": "Most seconds that it may run. Default, also for 0: the operator's.",
+        },
+    },
+    "required": ["command"],
+    "additionalProperties": False,
+}
+
+
+class _Spill(Facts):
+    path: str = Field(min_length=1, max_length=4_096)
+    bytes: Annotated[int, Field(ge=0, le=limits.SPILL_BYTES_MAX)]
+    complete: bool
+
+
+class RunFacts(Facts):
+    """What the guest's op `run` answers besides the text; see `guest/README.md`."""
+
+    ended: Literal["exited", "timed_out", "cancelled"]
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None
+    signal: Annotated[int, Field(ge=1, le=64)] | None
+    bytes_total: Count
+    lines_total: Count
+    lines_shown: Annotated[int, Field(ge=0, le=limits.BASH_LINES_MAX)]
+    cut: bool
+    binary: bool
+    spill: _Spill | None
+    survivors: list[_Survivor] = Field(max_length=64)
+    survivors_total: Count
+    output_open: bool
+    swept: bool
+    freed: Count
+
+
+class BashTool:
+    """Times are the operator's settings, in seconds."""
+
+    name = "bash"
+    description = (
+        "Run a bash script (sh where the image has no bash) in the working directory, in a fresh "
+        "shell each time: cd, variables and functions do not carry over to the next call. stdin "
+        "is empty and there is no terminal, so pass flags instead of answering prompts. stdout "
+        "and stderr come back as one text; of long output the last 2000 lines or 50 KB, with the "
+        "path of a file that holds more. `timeout` is in seconds. A process started with & keeps "
+        "running after the call; send its output to a file if you need it."
+    )
+    schema = _SCHEMA
+    effect = tool_pb2.EFFECT_CLASS_OPAQUE
+    parallel = False
+
+    def __init__(
+        self,
+        timeout_default_s: float = limits.BASH_TIMEOUT_DEFAULT_S,
+        timeout_max_s: float = limits.BASH_TIMEOUT_MAX_S,
+    ) -> None:
+        self.timeout_max_s: float | None = timeout_max_s
+        self.timeout_default_s: float | None = min(timeout_default_s, timeout_max_s)
+        self._max_s = timeout_max_s
+        self._default_s = min(timeout_default_s, timeout_max_s)
+
+    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+        fields = Fields(raw, ("command", "timeout"))
+        command = encoded(fields.text("command"), "command")
+        if b"\0" in command:
+            raise InvalidInput("`command` contains a NUL character. Remove it.")
+        if len(command) > COMMAND_BYTES_MAX:
+            raise InvalidInput(
+                f"`command` is {len(command)} bytes long, and {COMMAND_BYTES_MAX} are the most. "
+                "Write the data to a file first.",
+                "FILE_TOO_LARGE",
+            )
+        asked_s = _asked_timeout(raw)
+        timeout_s = min(asked_s, self._max_s) if asked_s else self._default_s
+        reply = await context.channel.request(
+            "run",
+            {"call_id": context.call_id, "timeout_s": timeout_s},
+            command,
+            reply_bytes_max=limits.BASH_BYTES_MAX,
+            timeout_s=timeout_s + ANSWER_SLACK_S,
+        )
+        facts = parse_facts(RunFacts, reply.facts)
+        if len(reply.body) > limits.BASH_BYTES_MAX:
+            raise SandboxLost("PROTOCOL", f"run: {len(reply.body)} bytes of text")
+        return _result(facts, _text(reply.body), timeout_s, asked_s)
+
+
+def _asked_timeout(raw: JsonObject) -> float:
+    """The timeout that the caller asks for, in seconds; 0 for none."""
+    value = raw.get("timeout")
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidInput("`timeout` must be a number of seconds. Leave it out for the default.")
+    # Compared before conversion: an integer can be too large for a float.
+    if value != value or value < 0 or value == math.inf:
+        raise InvalidInput(
+            "`timeout` must be a finite number of seconds, 0 or more. Leave it out for the default."
+        )
+    return float(min(value, 1e12))
+
+
+def _text(body: bytes) -> str:
+    """The guest's text, made fit for a result whatever the guest did."""
+    text = body.decode("utf-8", "replace")
+    return _UNFIT.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+
+
+def _result(facts: RunFacts, text: str, timeout_s: float, asked_s: float) -> tool_pb2.ToolResult:
+    result = tool_pb2.ToolResult(
+        text=own_line(_body(facts, text), *_notes(facts, timeout_s, asked_s)),
+        truncated=facts.cut,
+        bytes_total=facts.bytes_total,
+        lines_total=facts.lines_total,
+        survivors=[tool_pb2.Survivor(pid=pid, name=plain(name)) for pid, name in facts.survivors],
+        bash=tool_pb2.BashDetails(
+            timeout=_duration(timeout_s),
+            timeout_clamped=asked_s > timeout_s,
+            output_open=facts.output_open,
+            binary=facts.binary,
+        ),
+    )
+    if facts.spill is not None:
+        result.spill_path = plain(facts.spill.path, 4_096)
+        result.bash.spill_bytes = facts.spill.bytes
+    if facts.ended == "timed_out":
+        result.ending = tool_pb2.ENDING_TIMED_OUT
+        result.exit_code = 124
+        result.limit.CopyFrom(tool_pb2.Limit(kind="time", limit=round(timeout_s * 1000)))
+        return result
+    if facts.ended == "cancelled":
+        result.ending = tool_pb2.ENDING_CANCELLED
+        result.reason = error_pb2.REASON_CANCELLED_BY_CALLER
+    elif facts.signal is not None:
+        result.ending = tool_pb2.ENDING_SIGNALED
+    else:
+        result.ending = tool_pb2.ENDING_EXITED
+    if facts.signal is not None:
+        result.signal = facts.signal
+        result.exit_code = 128 + facts.signal
+    elif facts.exit_code is not None:
+        result.exit_code = facts.exit_code
+    return result
+
+
+def _body(facts: RunFacts, text: str) -> str:
+    if facts.binary:
+        return f"[Binary output, {counted(facts.bytes_total, 'byte')}]"
+    if not facts.cut:
+        return text or "(no output)"
+    shown = len(text.encode("utf-8"))
+    where = ""
+    if facts.spill is not None:
+        part = f" (first {counted(facts.spill.bytes, 'byte')} of it)"
+        capped = "" if facts.spill.complete else part
+        where = f" Full output: {plain(facts.spill.path, 4_096)}{capped}"
+    head = (
+        f"[Showing the last {facts.lines_shown} of {counted(facts.lines_total, 'line')} "
+        f"({shown} of {counted(facts.bytes_total, 'byte')}).{where}]"
+    )
+    return f"{head}\n{text}"
+
+
+def _notes(facts: RunFacts, timeout_s: float, asked_s: float) -> list[str]:
+    """The lines after the output, in the order of contract.md 9."""
+    notes = []
+    if facts.ended == "timed_out":
+        notes.append(f"[Command timed out after {_seconds(timeout_s)}]")
+    elif facts.ended == "cancelled":
+        notes.append("[Command was cancelled]")
+    elif facts.signal is not None:
+        name, code = _signal_name(facts.signal), 128 + facts.signal
+        notes.append(f"[Command was killed by {name} (exit code {code})]")
+    elif facts.exit_code:
+        notes.append(f"[Command exited with code {facts.exit_code}]")
+    if facts.survivors:
+        what = (
+            "Background processes still running"
+            if facts.ended == "exited"
+            else "Processes that could not be ended"
+        )
+        notes.append(f"[{what}: {_processes(facts)}]")
+    if asked_s > timeout_s:
+        notes.append(f"[Timeout reduced to the maximum of {_seconds(timeout_s)}]")
+        if asked_s >= MILLISECONDS_LIKELY_S:
+            notes.append("[`timeout` is in seconds, not in milliseconds.]")
+    if facts.freed:
+        ended = counted(facts.freed, "background process was", "background processes were")
+        notes.append(f"[{ended} ended before this command: the process limit was reached.]")
+    if facts.swept:
+        notes.append(
+            "[All processes of the sandbox were ended, because those of a cancelled or timed-out "
+            "command kept multiplying. Start again what you need.]"
+        )
+    return notes
+
+
+def _processes(facts: RunFacts) -> str:
+    named = ", ".join(f"{pid} {plain(name)}" for pid, name in facts.survivors[:SURVIVORS_NAMED_MAX])
+    rest = facts.survivors_total - min(len(facts.survivors), SURVIVORS_NAMED_MAX)
+    return f"{named} and {rest} more" if rest > 0 else named
+
+
+def _seconds(value: float) -> str:
+    """`1 second`, `2 seconds`, `0.5 seconds`: without a trailing `.0`."""
+    number = repr(float(value)).removesuffix(".0")
+    return f"{number} {'second' if value == 1 else 'seconds'}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # Between the first and the last real-time signal, which alone have names.
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > 34 else f"SIG{number}"
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1_000_000_000))
+    return duration

@@ -1,0 +1,91 @@
+"""The write tool: creates a file or replaces its whole content (contract.md 6).
+
+The guest takes op `write` {`path`} with the content as body and answers with the
+facts of `_Facts`; the file changes as `guest/replace.py` says.
+"""
+
+from __future__ import annotations
+
+from sandbox_adapter.v1 import tool_pb2
+from sandboxd import limits
+from sandboxd.errors import GuestFault
+from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.facts import Count, Facts, parse_facts
+from sandboxd.tools.faults import file_fault, refuse_versions
+from sandboxd.tools.inputs import Fields, encoded
+from sandboxd.tools.wording import counted
+
+ANSWER_S = 240.0
+"""Longest wait for the guest's answer: its longest wait for a lock, and a slow disk."""
+
+
+class _Facts(Facts):
+    bytes: Count
+    created: bool
+    version: str
+
+
+_SCHEMA: JsonObject = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {
+        "path": {
+            "type": "string",
+            "description": "File to write: absolute, relative to the working directory, or "
+            "starting with ~.",
+        },
+        "content": {
+            "type": "string",
+            "description": "The whole content, with every newline that the file should have.",
+        },
+    },
+    "required": ["path", "content"],
+    "additionalProperties": False,
+}
+
+
+class WriteTool:
+    """Writes a whole file."""
+
+    name = "write"
+    description = (
+        "Creates a file with this content, or replaces the whole content of an existing one, byte "
+        "for byte; missing parent directories are made. At most "
+        f"{limits.WRITE_BYTES_MAX // limits.MIB} MiB. To change a part of a file use edit."
+    )
+    schema = _SCHEMA
+    effect = tool_pb2.EFFECT_CLASS_MUTATE
+    parallel = False
+    timeout_default_s: float | None = None
+    timeout_max_s: float | None = None
+
+    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+        fields = Fields(raw, ("path", "content", "expectedVersion"))
+        path = fields.path()
+        content = encoded(fields.text("content"), "content")
+        refuse_versions(fields.given("expectedVersion"))
+        if len(content) > limits.WRITE_BYTES_MAX:
+            raise InvalidInput(
+                f"`content` is {len(content)} bytes, and {limits.WRITE_BYTES_MAX} are the most. "
+                "Write it in parts with bash.",
+                "FILE_TOO_LARGE",
+            )
+        try:
+            reply = await context.channel.request(
+                "write",
+                {"call_id": context.call_id, "path": path},
+                content,
+                reply_bytes_max=0,
+                timeout_s=ANSWER_S,
+            )
+        except GuestFault as fault:
+            raise file_fault(path, fault, "Give the path of a file in it.") from None
+        facts = parse_facts(_Facts, reply.facts)
+        return tool_pb2.ToolResult(
+            text=f"Wrote {counted(facts.bytes, 'byte')} to {path}.",
+            ending=tool_pb2.ENDING_COMPLETED,
+            bytes_total=facts.bytes,
+            write=tool_pb2.WriteDetails(
+                bytes_written=facts.bytes, created=facts.created, version=facts.version
+            ),
+        )
