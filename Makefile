@@ -107,6 +107,6 @@ demo: setup ## watch an agent repair a real package in a container
 	exec $(BIN)/python tests/demo/run.py
 
 clean: ## remove what the targets left in this folder (images and engine stay)
-	@rm -rf $(VENV) .venv.lock .build dist .mypy_cache .pytest_cache .ruff_cache \
+	@rm -rf $(VENV) .venv.lock .build .cache dist .mypy_cache .pytest_cache .ruff_cache \
 	.import_linter_cache .hypothesis
 	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The log of conversations behind one interface."""

@@ -1,0 +1,200 @@
+"""Copies a sandbox's changes out to the host, or shows what would be copied."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+from orchestrator.config import WorkspaceSettings
+from orchestrator.escape import printable
+from orchestrator.messages import ChangeFact, RefusedFact
+from orchestrator.sandbox import FileVerbFailed, Sandbox
+from orchestrator.workspace.host_tree import HostConflict, HostTree
+from orchestrator.workspace.names import Parts, shown
+from orchestrator.workspace.plan import Change, Plan, Tree, make_plan, to_read
+from orchestrator.workspace.snapshot import Snapshot
+
+REFUSED_SHOWN_MAX: Final = 1_000
+
+
+class CopyOut:
+    """One copy out. `changes` holds what was done, or would be in a dry run."""
+
+    def __init__(
+        self, host: HostTree, sandbox: Sandbox, settings: WorkspaceSettings, snapshot: Snapshot
+    ) -> None:
+        self._host = host
+        self._sandbox = sandbox
+        self._settings = settings
+        self._snapshot = snapshot
+        self.changes: list[ChangeFact] = []
+        self.refused: list[RefusedFact] = []
+        self.stayed: dict[str, int] = {}
+        self.bytes = 0
+        self._new: set[Parts] = set()
+
+    async def run(self, *, dry_run: bool) -> None:
+        """Compares, then carries out what may be. Faults of single files are reported."""
+        await self._run(dry_run=dry_run)
+        more = len(self.refused) - REFUSED_SHOWN_MAX
+        if more > 0:
+            rest = RefusedFact(path="(others)", why=f"{more} more like these", conflict=True)
+            self.refused = [*self.refused[:REFUSED_SHOWN_MAX], rest]
+
+    async def _run(self, *, dry_run: bool) -> None:
+        plan = await self._plan()
+        self.refused, self.stayed = list(plan.refused), plan.stayed
+        if len(plan.changes) > self._settings.out_changes_max:
+            self._refuse_all(plan)
+            return
+        self._new = {step.parts for step in plan.changes if step.what == "directory"}
+        for change in plan.changes:
+            try:
+                if dry_run:
+                    await self._check(change)
+                else:
+                    await self._apply(change)
+            except (HostConflict, FileVerbFailed) as error:
+                self._refuse(change, str(error))
+            except OSError as error:
+                self._refuse(change, (error.strerror or str(error)).lower())
+            else:
+                self._done(change)
+
+    # --- Comparing -----------------------------------------------------------
+
+    async def _plan(self) -> Plan:
+        tree = Tree()
+        seen = 0
+        take = self._settings.take_self_executing
+        try:
+            async with aclosing(cast("Any", self._sandbox.tree())) as entries:
+                async for entry in entries:
+                    seen += 1
+                    if seen > self._settings.out_entries_max:
+                        tree.complete = False
+                        why = (
+                            f"the sandbox holds more than {self._settings.out_entries_max} entries"
+                        )
+                        tree.refused.append(RefusedFact(path="(the rest)", why=why, conflict=True))
+                        break
+                    tree.add(entry, take_self_executing=take, known=self._snapshot)
+        except FileVerbFailed as error:
+            tree.complete = False
+            tree.refused.append(RefusedFact(path="(the tree)", why=str(error), conflict=True))
+        digests = await self._digests(tree)
+        return make_plan(
+            self._snapshot,
+            tree,
+            digests,
+            file_bytes_max=self._settings.out_file_bytes_max,
+            take_self_executing=take,
+        )
+
+    async def _digests(self, tree: Tree) -> dict[Parts, str]:
+        gate = asyncio.Semaphore(self._settings.transfers_parallel_max)
+        digests: dict[Parts, str] = {}
+
+        async def read(parts: Parts) -> None:
+            digest = hashlib.sha256()
+            async with gate:
+                try:
+                    async with aclosing(self._content(parts, tree.entries[parts].size)) as pieces:
+                        async for piece in pieces:
+                            digest.update(piece)
+                except FileVerbFailed:
+                    # Unreadable, or larger than it said: as a change it will be reported.
+                    digests[parts] = "?"
+                else:
+                    digests[parts] = digest.hexdigest()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for parts in to_read(self._snapshot, tree):
+                    group.create_task(read(parts))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return digests
+
+    def _content(self, parts: Parts, bytes_max: int) -> Any:
+        content: AsyncIterator[bytes] = self._sandbox.read_file(shown(parts), bytes_max)
+        return content
+
+    # --- Carrying out --------------------------------------------------------
+
+    async def _check(self, change: Change) -> None:
+        """What `_apply` would find wrong on the host."""
+        was = self._snapshot.host.get(change.parts)
+        if any(change.parts[:depth] in self._new for depth in range(1, len(change.parts))):
+            return
+        current = await asyncio.to_thread(self._host.state, change.parts)
+        if change.kind == "added":
+            if (
+                current is not None
+                and not current.same_content(was)
+                and not (change.what == "directory" and current.kind == "directory")
+            ):
+                raise HostConflict("it came into being meanwhile")
+        elif change.what != "directory" and (current is None or not current.same_content(was)):
+            raise HostConflict("it changed meanwhile")
+
+    async def _apply(self, change: Change) -> None:
+        parts = change.parts
+        was = self._snapshot.host.get(parts)
+        if change.kind == "removed" and was is not None:
+            await asyncio.to_thread(self._host.remove, parts, was)
+        elif change.kind == "mode" and change.mode is not None:
+            await self._check(change)
+            await asyncio.to_thread(self._host.change_mode, parts, change.mode)
+        elif change.what == "directory":
+            await asyncio.to_thread(self._host.make_directory, parts)
+        elif change.what == "link":
+            expected = was if change.kind == "changed" else None
+            staged = await asyncio.to_thread(self._host.stage_link, parts, change.target)
+            try:
+                await asyncio.to_thread(self._host.commit, staged, parts, expected, None)
+            finally:
+                await asyncio.to_thread(staged.close)
+        else:
+            await self._write(change)
+
+    async def _write(self, change: Change) -> None:
+        parts = change.parts
+        was = self._snapshot.host.get(parts)
+        expected = was if change.kind == "changed" else None
+        mode = None if change.mode is None else self._host.allowed_mode(change.mode)
+        room = min(self._settings.out_file_bytes_max, self._settings.out_bytes_max - self.bytes)
+        if room <= 0:
+            raise HostConflict(f"the changes are over {self._settings.out_bytes_max} bytes")
+        staged = await asyncio.to_thread(self._host.stage_file, parts)
+        try:
+            async with aclosing(self._content(parts, room)) as pieces:
+                async for piece in pieces:
+                    await asyncio.to_thread(staged.write, piece)
+            self.bytes += staged.size
+            await asyncio.to_thread(self._host.commit, staged, parts, expected, mode)
+        finally:
+            await asyncio.to_thread(staged.close)
+
+    # --- Reporting -----------------------------------------------------------
+
+    def _done(self, change: Change) -> None:
+        self.changes.append(
+            ChangeFact(
+                kind=change.kind, path=shown(change.parts), what=change.what, size=change.size
+            )
+        )
+
+    def _refuse(self, change: Change, why: str) -> None:
+        # A directory that still holds something of the host's own simply stays.
+        conflict = not (change.kind == "removed" and change.what == "directory")
+        self.refused.append(
+            RefusedFact(path=shown(change.parts), why=printable(why), conflict=conflict)
+        )
+
+    def _refuse_all(self, plan: Plan) -> None:
+        why = f"{len(plan.changes)} changes are over the bound of {self._settings.out_changes_max}"
+        self.refused.append(RefusedFact(path="(everything)", why=why, conflict=True))

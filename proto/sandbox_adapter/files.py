@@ -1,0 +1,209 @@
+"""The file verbs of a client: whole contents, bytes, nothing cut."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+
+from sandbox_adapter import errors
+from sandbox_adapter.connection import SHORT_TIMEOUT_S, Connection
+from sandbox_adapter.v1 import file_pb2, file_pb2_grpc
+
+CHUNK_BYTES_MAX: Final = 256 * 1024
+TRANSFER_TIMEOUT_S: Final = 600.0
+"""Default deadline of one file transfer or listing."""
+
+
+class FileReader:
+    """An open ReadFile stream: the facts of the file, then its bytes."""
+
+    def __init__(self, stat: file_pb2.FileStat, messages: AsyncIterator[Any]) -> None:
+        self.stat = stat
+        self._messages = messages
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for message in self._messages:
+                if message.WhichOneof("part") == "data":
+                    yield message.data
+        except grpc.aio.AioRpcError as error:
+            raise errors.from_rpc(error) from None
+
+
+class FileClient:
+    """FileService over a client's connection. Reached as `AdapterClient.files`.
+
+    Reading, MakeDirectory and RemovePath are repeated after a lost connection;
+    WriteFile and MovePath are not (file.proto).
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._stub = file_pb2_grpc.FileServiceStub(connection.channel)
+
+    @asynccontextmanager
+    async def read(
+        self,
+        session_id: str,
+        path: str,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        timeout_s: float = TRANSFER_TIMEOUT_S,
+    ) -> AsyncIterator[FileReader]:
+        """Opens a file for reading: `async with client.files.read(...) as reader`.
+
+        Leaving the block ends the stream, read to its end or not.
+        """
+        request = file_pb2.ReadFileRequest(
+            session_id=session_id, path=path, offset=offset, length=length
+        )
+        stream, messages, first = await self._connection.repeat_open(
+            self._stub.ReadFile, request, timeout_s
+        )
+        try:
+            if first is None or first.WhichOneof("part") != "stat":
+                raise errors.AdapterBug(
+                    errors.Failure("UNKNOWN", "the adapter began a file without its facts")
+                )
+            yield FileReader(first.stat, messages)
+        finally:
+            stream.cancel()
+
+    async def write(
+        self,
+        session_id: str,
+        path: str,
+        content: bytes | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        make_parents: bool = False,
+        expected_version: str | None = None,
+        epoch: int | None = None,
+        timeout_s: float = TRANSFER_TIMEOUT_S,
+    ) -> file_pb2.WriteFileResponse:
+        """Creates or replaces a file. Never repeated: it carries no id."""
+        header = file_pb2.WriteFileHeader(
+            session_id=session_id,
+            path=path,
+            epoch=epoch,
+            mode=mode,
+            make_parents=make_parents,
+            expected_version=expected_version,
+        )
+        answer: file_pb2.WriteFileResponse = await self._connection.once(
+            self._stub.WriteFile, _upload(header, content), timeout_s
+        )
+        return answer
+
+    async def stat(
+        self,
+        session_id: str,
+        path: str,
+        *,
+        no_follow: bool = False,
+        timeout_s: float = SHORT_TIMEOUT_S,
+    ) -> file_pb2.FileStat:
+        """What is at a path."""
+        request = file_pb2.StatPathRequest(session_id=session_id, path=path, no_follow=no_follow)
+        answer: file_pb2.StatPathResponse = await self._connection.repeat(
+            self._stub.StatPath, request, timeout_s
+        )
+        return answer.stat
+
+    async def list(
+        self,
+        session_id: str,
+        path: str,
+        *,
+        recursive: bool = False,
+        timeout_s: float = TRANSFER_TIMEOUT_S,
+    ) -> AsyncIterator[file_pb2.ListDirectoryResponse]:
+        """The entries of a directory or tree, in batches; the last counts the unreadable."""
+        request = file_pb2.ListDirectoryRequest(
+            session_id=session_id, path=path, recursive=recursive
+        )
+        stream, messages, first = await self._connection.repeat_open(
+            self._stub.ListDirectory, request, timeout_s
+        )
+        try:
+            if first is not None:
+                yield first
+                async for message in messages:
+                    yield message
+        except grpc.aio.AioRpcError as error:
+            raise errors.from_rpc(error) from None
+        finally:
+            stream.cancel()
+
+    async def make_directory(
+        self,
+        session_id: str,
+        path: str,
+        *,
+        mode: int | None = None,
+        epoch: int | None = None,
+        timeout_s: float = SHORT_TIMEOUT_S,
+    ) -> bool:
+        """Makes a directory with its parents. False where it existed."""
+        request = file_pb2.MakeDirectoryRequest(
+            session_id=session_id, path=path, epoch=epoch, mode=mode
+        )
+        answer: file_pb2.MakeDirectoryResponse = await self._connection.repeat(
+            self._stub.MakeDirectory, request, timeout_s
+        )
+        return answer.created
+
+    async def move(
+        self,
+        session_id: str,
+        source: str,
+        target: str,
+        *,
+        replace: bool = False,
+        epoch: int | None = None,
+        timeout_s: float = SHORT_TIMEOUT_S,
+    ) -> None:
+        """Renames. Never repeated: after a lost answer ask `stat`."""
+        request = file_pb2.MovePathRequest(
+            session_id=session_id, source=source, target=target, epoch=epoch, replace=replace
+        )
+        await self._connection.once(self._stub.MovePath, request, timeout_s)
+
+    async def remove(
+        self,
+        session_id: str,
+        path: str,
+        *,
+        recursive: bool = False,
+        epoch: int | None = None,
+        timeout_s: float = SHORT_TIMEOUT_S,
+    ) -> bool:
+        """Removes a file, link or directory. False where nothing was there."""
+        request = file_pb2.RemovePathRequest(
+            session_id=session_id, path=path, epoch=epoch, recursive=recursive
+        )
+        answer: file_pb2.RemovePathResponse = await self._connection.repeat(
+            self._stub.RemovePath, request, timeout_s
+        )
+        return answer.removed
+
+
+async def _upload(
+    header: file_pb2.WriteFileHeader, content: bytes | AsyncIterable[bytes]
+) -> AsyncIterator[file_pb2.WriteFileRequest]:
+    yield file_pb2.WriteFileRequest(header=header)
+    if isinstance(content, bytes):
+        for chunk in _cut(content):
+            yield file_pb2.WriteFileRequest(data=chunk)
+        return
+    async for block in content:
+        for chunk in _cut(block):
+            yield file_pb2.WriteFileRequest(data=chunk)
+
+
+def _cut(block: bytes) -> list[bytes]:
+    return [block[at : at + CHUNK_BYTES_MAX] for at in range(0, len(block), CHUNK_BYTES_MAX)]
