@@ -128,6 +128,7 @@ class Settings(_Settings):
     toolbox_image: str = "sandboxd/toolbox:dev"
     default_profile: str = "default"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
     bash: BashSettings = BashSettings()
     profiles: dict[str, ProfileSettings] = Field(
         default_factory=lambda: {"default": ProfileSettings()}

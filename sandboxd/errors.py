@@ -24,7 +24,8 @@
     │       ├── Draining             UNAVAILABLE
     │       ├── EngineDown           UNAVAILABLE
     │       ├── SessionsExhausted    RESOURCE_EXHAUSTED
-    │       └── CallsExhausted       RESOURCE_EXHAUSTED
+    │       ├── CallsExhausted       RESOURCE_EXHAUSTED
+    │       └── LedgerFull           RESOURCE_EXHAUSTED
     ├── GuestFault                   the guest did what it was asked and says no
     └── SandboxLost                  the sandbox ended or broke its protocol
 
@@ -315,6 +316,17 @@ class CallsExhausted(RetryLater):
 
     def __init__(self, queued_max: int) -> None:
         super().__init__(f"{queued_max} calls of this session wait already")
+
+
+class LedgerFull(RetryLater):
+    """The tenant's calls or results fill the ledger; nothing ran (security S16)."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "CALLS_EXHAUSTED"
+    retry_s = 60.0
+
+    def __init__(self) -> None:
+        super().__init__("the record of calls is full; delete sessions that are done")
 
 
 class GuestFault(SandboxdError):

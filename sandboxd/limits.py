@@ -65,6 +65,16 @@ CALLS_QUEUED_MAX: Final = 256
 RESULT_RETENTION_S: Final = 24 * 3_600.0
 RESULT_BYTES_MAX: Final = 256 * MIB
 """Results kept for one tenant; beyond it the oldest results of reads expire."""
+CALL_ROWS_MAX: Final = 1_000_000
+"""Calls remembered for one tenant; beyond it new calls are refused."""
+VERBS_PARALLEL_MAX: Final = 32
+"""File verbs of one session at a time; beyond it RESOURCE_EXHAUSTED with RetryInfo."""
+VERB_TIMEOUT_S: Final = 900.0
+"""Longest time of one step of a file verb in the guest; removing a large tree is one step."""
+UPLOAD_IDLE_S: Final = 60.0
+"""Longest wait for the next message of a client's stream."""
+INPUT_DEPTH_MAX: Final = 32
+"""Nesting of the JSON of a `CustomInput`; beyond it INVALID_ARGUMENT."""
 TOMBSTONE_RETENTION_S: Final = 24 * 3_600.0
 """How long the id of a deleted session is remembered."""
 ENV_BYTES_MAX: Final = 64 * KIB

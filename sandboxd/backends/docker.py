@@ -1,0 +1,376 @@
+"""The `docker` backend: one hardened container for each sandbox.
+
+The engine makes and ends containers; everything else goes over the guest's
+socket. Whatever happens, the order of an ending is: kill all of the container's
+cgroup, let the engine remove it, see the cgroup gone, then remove the store
+(security S3, S10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sandboxd.backends import docker_failures, identity
+from sandboxd.backends.base import SandboxFacts, SandboxSpec
+from sandboxd.backends.cgroups import ContainerCgroup, belongs, cgroup_of
+from sandboxd.backends.docker_ending import end_containers
+from sandboxd.backends.docker_spec import (
+    HOME,
+    LABEL_GENERATION,
+    LABEL_RESOURCE,
+    LABEL_WORKER,
+    WORKSPACE,
+    ImageFacts,
+    Placement,
+    container_config,
+    container_name,
+    group_text,
+    image_facts,
+    owner_labels,
+    passwd_text,
+)
+from sandboxd.backends.engine import (
+    API_VERSION_MIN,
+    Engine,
+    EngineMetrics,
+    EngineNotFound,
+    EngineRefused,
+)
+from sandboxd.backends.folders import SessionFolders
+from sandboxd.backends.hello import Expected, Hello, digest_of, new_secret
+from sandboxd.backends.listener import Listener
+from sandboxd.backends.phases import Phases
+from sandboxd.backends.pidfd import WatchedProcess
+from sandboxd.backends.sandbox import GuestSandbox, ProcessEnded
+from sandboxd.backends.toolbox import Toolbox, ensure_toolbox
+from sandboxd.config import Settings
+from sandboxd.errors import (
+    EXIT_ENGINE,
+    EXIT_IMAGE,
+    EXIT_STATE,
+    CreateFailed,
+    EngineDown,
+    SandboxdError,
+    StartupError,
+)
+from sandboxd.log import EventLog
+
+ADOPT_S: Final = 10.0
+"""Time for a guest to dial a new daemon; it tries at least every two seconds."""
+
+_OWN_KERNEL: Final = re.compile(r"runsc|gvisor|kata", re.IGNORECASE)
+"""Runtimes whose processes have no pid on the host: there the secret alone proves."""
+
+_log = EventLog("backends")
+
+
+class DockerBackend:
+    """See `backends/base.py`, `Backend`."""
+
+    name = "docker"
+    isolated = True
+
+    def __init__(self, settings: Settings, metrics: EngineMetrics) -> None:
+        self._settings = settings
+        self._engine = Engine(
+            metrics, short_s=settings.engine_timeout_s, pull_s=settings.pull_timeout_s
+        )
+        self._folders = SessionFolders(settings.state_dir)
+        self._sandboxes: dict[str, GuestSandbox] = {}
+        self._cgroups: dict[str, ContainerCgroup] = {}
+        self._pulls: dict[str, asyncio.Task[None]] = {}
+        self._undoing: set[asyncio.Task[None]] = set()
+        self._worker = ""
+        self._uid = -1
+        self._toolbox: Toolbox | None = None
+
+    async def start(self) -> None:
+        try:
+            version = await self._engine.api_version()
+            if version < API_VERSION_MIN:
+                wanted = ".".join(map(str, API_VERSION_MIN))
+                spoken = ".".join(map(str, version))
+                raise StartupError(
+                    f"the container engine speaks API {spoken}; {wanted} is needed", EXIT_ENGINE
+                )
+            self._take_state_folder()
+            labels = {LABEL_WORKER: self._worker, LABEL_RESOURCE: "toolbox"}
+            self._toolbox = await ensure_toolbox(
+                self._engine, self._settings.toolbox_image, self._settings.state_dir, labels
+            )
+            await self._check_images()
+        except EngineDown as error:
+            raise StartupError(
+                f"the container engine does not answer: {error.operator_text}", EXIT_ENGINE
+            ) from None
+
+    async def stop(self) -> None:
+        await asyncio.gather(*self._undoing, return_exceptions=True)
+        for pull in self._pulls.values():
+            pull.cancel()
+        sandboxes = list(self._sandboxes.values())
+        self._sandboxes.clear()
+        for sandbox in sandboxes:
+            await sandbox.close("SHUTDOWN", "the daemon shuts down")
+        self._engine.close()
+
+    async def create(self, spec: SandboxSpec, on_phase: Callable[[str], None]) -> GuestSandbox:
+        try:
+            return await self._create(spec, Phases(on_phase))
+        except BaseException:
+            # Also when cancelled: what exists of this attempt has no other owner.
+            undo = asyncio.create_task(self._undo(spec))
+            self._undoing.add(undo)
+            undo.add_done_callback(self._undoing.discard)
+            await asyncio.shield(undo)
+            raise
+
+    async def adopt(
+        self, spec: SandboxSpec, facts: SandboxFacts, secret_digest: str
+    ) -> GuestSandbox | None:
+        folder = self._folders.of(spec.resource_id)
+        found = await self._engine.containers(owner_labels(self._worker, spec.resource_id))
+        if len(found) != 1 or not found[0].running or not folder.is_there():
+            return None
+        (container,) = found
+        if container.labels.get(LABEL_GENERATION) != str(spec.generation):
+            return None
+        with contextlib.ExitStack() as started:
+            listener = Listener(folder.run, facts.uid, facts.gid)
+            started.callback(listener.close)
+            try:
+                box = await self._take(spec, facts, secret_digest, listener, container.id)
+                started.pop_all()
+                hello = await self._hello(box, ADOPT_S)
+            except (TimeoutError, ProcessEnded, EngineNotFound):
+                return None
+        # A daemon that died between start and hello left it.
+        folder.remove_secret()
+        box.facts = dataclasses.replace(facts, shell=hello.shell, search_engine=hello.search)
+        self._sandboxes[spec.resource_id] = box
+        return box
+
+    async def release(self, resource_id: str) -> None:
+        folder = self._folders.of(resource_id)
+        await self._end(resource_id)
+        folder.remove_secret()
+
+    async def remove(self, resource_id: str) -> None:
+        folder = self._folders.of(resource_id)
+        await self._end(resource_id)
+        await folder.remove()
+
+    async def owned(self) -> set[str]:
+        containers = await self._engine.containers([f"{LABEL_WORKER}={self._worker}"])
+        labelled = {entry.labels.get(LABEL_RESOURCE, "") for entry in containers}
+        return (labelled - {""}) | self._folders.names()
+
+    def state_folder_of(self, resource_id: str) -> Path:
+        return self._folders.of(resource_id).path
+
+    # --- starting -------------------------------------------------------------
+
+    def _take_state_folder(self) -> None:
+        state_dir = self._settings.state_dir
+        try:
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._worker = identity.worker_id(state_dir)
+            self._uid = identity.sandbox_uid(state_dir)
+            self._folders.make_root()
+        except OSError as error:
+            raise StartupError(f"cannot use `{state_dir}`: {error.strerror}", EXIT_STATE) from None
+
+    async def _check_images(self) -> None:
+        """Images that no registry has must be there; the others are pulled at need."""
+        for image in sorted({profile.image for profile in self._settings.profiles.values()}):
+            if docker_failures.may_be_pulled(image):
+                continue
+            try:
+                await self._engine.image(image)
+            except EngineNotFound:
+                raise StartupError(
+                    f"the image `{image}` is missing; `make images` builds the project's own",
+                    EXIT_IMAGE,
+                ) from None
+
+    # --- creating -------------------------------------------------------------
+
+    async def _create(self, spec: SandboxSpec, phases: Phases) -> GuestSandbox:
+        with phases.phase("pull"):
+            image = await self._image(spec.profile.image)
+        uid, gid = identity.user_of(
+            spec.profile.user, image.user, self._uid, allow_root=spec.profile.allow_root
+        )
+        facts = _facts(spec, image, uid, gid)
+        secret = new_secret()
+        with contextlib.ExitStack() as started:
+            try:
+                with phases.phase("create"):
+                    place = self._prepare(spec, uid, gid, secret)
+                    listener = Listener(place.folder.run, uid, gid)
+                    started.callback(listener.close)
+                    container = await self._engine.create(
+                        container_name(spec.resource_id), container_config(spec, image, place)
+                    )
+                with phases.phase("start"):
+                    await self._engine.start(container)
+            except OSError as error:
+                raise CreateFailed(
+                    "START_FAILED", "the worker cannot make the sandbox's folder", str(error)
+                ) from None
+            except EngineNotFound:
+                raise docker_failures.image_missing(image.name) from None
+            except EngineRefused as error:
+                raise docker_failures.start_failed(spec.profile, error) from None
+            with phases.phase("guest_ready"):
+                try:
+                    box = await self._take(spec, facts, digest_of(secret), listener, container)
+                    started.pop_all()
+                    hello = await self._hello(box, self._settings.guest_ready_timeout_s)
+                except (TimeoutError, ProcessEnded) as error:
+                    raise await self._not_ready(container, error) from None
+        place.folder.remove_secret()
+        box.facts = dataclasses.replace(
+            facts, shell=hello.shell, search_engine=hello.search, phases_s=phases.seconds
+        )
+        self._sandboxes[spec.resource_id] = box
+        return box
+
+    def _prepare(self, spec: SandboxSpec, uid: int, gid: int, secret: str) -> Placement:
+        """Makes what the container will mount. Raises OSError."""
+        folder = self._folders.of(spec.resource_id)
+        own_accounts = spec.profile.user != "image"
+        assert self._toolbox is not None
+        folder.make(uid, gid)
+        folder.write_secret(secret, uid, gid)
+        if own_accounts:
+            accounts = {folder.passwd: passwd_text(uid, gid), folder.group: group_text(gid)}
+            for path, text in accounts.items():
+                path.write_text(text, encoding="ascii")
+                path.chmod(0o644)
+        return Placement(
+            worker=self._worker,
+            folder=folder,
+            toolbox=self._toolbox.path,
+            guest_argv=self._toolbox.guest_argv,
+            rg_argv=self._toolbox.rg_argv,
+            uid=uid,
+            gid=gid,
+            own_accounts=own_accounts,
+        )
+
+    async def _take(
+        self,
+        spec: SandboxSpec,
+        facts: SandboxFacts,
+        secret_digest: str,
+        listener: Listener,
+        container: str,
+    ) -> GuestSandbox:
+        """A sandbox of a started container, not yet connected. Raises `ProcessEnded`."""
+        state = (await self._engine.container(container))["State"]
+        pid = int(state.get("Pid") or 0)
+        if not state.get("Running") or pid <= 0:
+            raise ProcessEnded
+        process = None
+        with contextlib.suppress(ProcessLookupError):
+            process = WatchedProcess(pid)
+        # Held first, then checked: only now does the number name one process for sure.
+        if process is not None and not belongs(pid, container):
+            process.close()
+            process = None
+        if process is None:
+            # Ended meanwhile, or the daemon has a PID namespace of its own.
+            if not (await self._engine.container(container))["State"].get("Running"):
+                raise ProcessEnded
+        else:
+            self._cgroups[spec.resource_id] = await asyncio.to_thread(cgroup_of, container, pid)
+        by_pid = process is not None and not _OWN_KERNEL.search(spec.profile.runtime)
+        expected = Expected(secret_digest, pid if by_pid else None, "container", WORKSPACE, HOME)
+        return GuestSandbox(spec.resource_id, spec.generation, facts, expected, listener, process)
+
+    @staticmethod
+    async def _hello(box: GuestSandbox, timeout_s: float) -> Hello:
+        """The guest's hello; where none comes in time the sandbox is closed."""
+        try:
+            return await box.connect(timeout_s)
+        except BaseException:
+            await box.close("ENDED", "its guest did not say hello")
+            raise
+
+    async def _not_ready(self, container: str, error: Exception) -> CreateFailed:
+        why = "ended before it was ready"
+        if isinstance(error, TimeoutError):
+            why = f"was not ready within {self._settings.guest_ready_timeout_s:g} s"
+        state = (await self._engine.container(container))["State"]
+        exit_code = None if state.get("Running") else int(state.get("ExitCode", -1))
+        log_tail = await self._engine.log_tail(container)
+        return docker_failures.guest_not_ready(why, exit_code, log_tail)
+
+    async def _image(self, name: str) -> ImageFacts:
+        try:
+            return image_facts(name, await self._engine.image(name))
+        except EngineNotFound:
+            if not docker_failures.may_be_pulled(name):
+                raise docker_failures.image_missing(name) from None
+        # One pull for all who wait for the same image; it outlives any one of them.
+        pull = self._pulls.get(name)
+        if pull is None:
+            pull = self._pulls[name] = asyncio.create_task(self._engine.pull(name))
+            pull.add_done_callback(lambda _: self._pulls.pop(name, None))
+        try:
+            await asyncio.shield(pull)
+            return image_facts(name, await self._engine.image(name))
+        except (EngineRefused, EngineDown) as error:
+            raise docker_failures.pull_failed(name, error) from None
+
+    async def _undo(self, spec: SandboxSpec) -> None:
+        """Best effort: where the engine does not answer the sweeper comes back to it."""
+        try:
+            if spec.generation > 1:
+                await self.release(spec.resource_id)
+            else:
+                await self.remove(spec.resource_id)
+        except SandboxdError as error:
+            _log.warning(
+                "a failed start is not fully undone",
+                resource=spec.resource_id,
+                why=error.operator_text,
+            )
+
+    async def _end(self, resource_id: str) -> None:
+        """Ends everything of a sandbox but its store. Raises `EngineDown`, `SandboxdError`."""
+        sandbox = self._sandboxes.pop(resource_id, None)
+        if sandbox is not None:
+            await sandbox.close("DELETED", "the sandbox is ended")
+        labels = owner_labels(self._worker, resource_id)
+        await end_containers(self._engine, labels, self._cgroups.get(resource_id))
+        self._cgroups.pop(resource_id, None)
+
+
+def _facts(spec: SandboxSpec, image: ImageFacts, uid: int, gid: int) -> SandboxFacts:
+    profile = spec.profile
+    return SandboxFacts(
+        image=image.name,
+        image_digest=image.digest,
+        runtime=profile.runtime,
+        uid=uid,
+        gid=gid,
+        memory_bytes=int(profile.memory),
+        cpu_millis=round(profile.cpus * 1000),
+        pids=profile.pids,
+        disk_bytes=0,
+        tmp_bytes=int(profile.tmp),
+        network=profile.network,
+        quota_mechanism="none",
+        working_directory=WORKSPACE,
+        home_directory=HOME,
+        shell="",
+        search_engine="",
+    )

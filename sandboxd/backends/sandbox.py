@@ -1,0 +1,127 @@
+"""A running sandbox as both real backends have it: a process, a listener, a link.
+
+It ends in one way whatever happened first: `lost` resolves, and the backend that
+holds it ends what is left. The process's death is seen at once, by its pidfd; a
+guest that only lost its connection has `RECONNECT_S` to dial again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sandboxd.backends.base import Reply, SandboxFacts
+from sandboxd.backends.guest_link import GuestLink
+from sandboxd.backends.hello import Expected, Hello
+from sandboxd.backends.listener import Greeted, Listener
+from sandboxd.backends.pidfd import WatchedProcess
+
+RECONNECT_S: Final = 5.0
+"""Time for a guest to dial again after its connection ended while the daemon lives."""
+
+
+class ProcessEnded(Exception):
+    """The sandbox's first process ended before its guest said hello."""
+
+
+class GuestSandbox:
+    """See `backends/base.py`, `Sandbox`. Closed by the backend that made it."""
+
+    def __init__(
+        self,
+        resource_id: str,
+        generation: int,
+        facts: SandboxFacts,
+        expected: Expected,
+        listener: Listener,
+        process: WatchedProcess | None,
+    ) -> None:
+        """Takes over `listener` and `process`. `connect` must follow.
+
+        `process` is None where the daemon cannot see it (a PID namespace of its
+        own): then only the connection tells of the end.
+        """
+        self.resource_id = resource_id
+        self.generation = generation
+        self.facts = facts
+        self.secret_digest = expected.secret_digest
+        self._process = process
+        self._expected = expected
+        self._listener = listener
+        self._link = GuestLink()
+        self.lost = self._link.lost
+        self._link.on_disconnect = self._await_again
+        self._awaiting: asyncio.Task[None] | None = None
+        if process is not None:
+            process.ended.add_done_callback(
+                lambda _: self._link.lose("ENDED", "the sandbox's first process ended")
+            )
+
+    async def connect(self, timeout_s: float) -> Hello:
+        """Waits for the guest's first connection.
+
+        Raises `TimeoutError`, and `ProcessEnded` as soon as the process ends.
+        """
+        greeting = asyncio.create_task(self._listener.accept_guest(self._expected))
+        either: set[asyncio.Future[Any]] = {greeting}
+        if self._process is not None:
+            either.add(self._process.ended)
+        try:
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._process is not None and not self._process.alive:
+                raise ProcessEnded
+            if not greeting.done():
+                raise TimeoutError
+            greeted = greeting.result()
+        except BaseException:
+            await _discard(greeting)
+            raise
+        self._link.attach(greeted.reader, greeted.writer)
+        return greeted.hello
+
+    async def request(
+        self,
+        op: str,
+        args: Mapping[str, Any],
+        body: bytes = b"",
+        *,
+        reply_bytes_max: int,
+        timeout_s: float,
+    ) -> Reply:
+        return await self._link.request(
+            op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=timeout_s
+        )
+
+    async def close(self, cause: str, operator_text: str) -> None:
+        """Lets go of everything and ends nothing: the process goes on. Idempotent."""
+        await self._link.close(cause, operator_text)
+        if self._awaiting is not None:
+            self._awaiting.cancel()
+            await asyncio.gather(self._awaiting, return_exceptions=True)
+        self._listener.close()
+        if self._process is not None:
+            self._process.close()
+
+    def _await_again(self) -> None:
+        self._awaiting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        try:
+            async with asyncio.timeout(RECONNECT_S):
+                greeted = await self._listener.accept_guest(self._expected)
+        except TimeoutError:
+            self._link.lose("ENDED", "the guest's connection ended and it did not dial again")
+            return
+        if self._link.lost.done():
+            greeted.writer.transport.abort()
+        else:
+            self._link.attach(greeted.reader, greeted.writer)
+
+
+async def _discard(greeting: asyncio.Task[Greeted]) -> None:
+    """Ends an attempt, and the connection of one that succeeded too late."""
+    greeting.cancel()
+    await asyncio.wait({greeting})
+    if not greeting.cancelled() and greeting.exception() is None:
+        greeting.result().writer.transport.abort()

@@ -1,0 +1,170 @@
+"""The only place where an error becomes the status of an RPC.
+
+A `CallerError` carries its status and reason; they leave as
+`google.rpc.ErrorInfo`, with `RetryInfo` where waiting helps. Anything else that
+is raised is a fault of this program: logged once, under a reference that the
+caller gets instead of its words.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NoReturn
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc import aio
+
+from sandboxd.errors import CallerError, RetryLater
+from sandboxd.log import EventLog
+from sandboxd.metrics import Metrics
+
+DOMAIN: Final = "sandbox_adapter"
+OWN_PREFIX: Final = "/sandbox_adapter.v1."
+_DETAILS: Final = "grpc-status-details-bin"
+_TEXT_CHARS_MAX: Final = 2_000
+_LOG: Final = EventLog("rpc")
+
+Context = aio.ServicerContext[Any, Any]
+
+
+def status_of(error: CallerError) -> status_pb2.Status:
+    """The status, with its details, that a caller gets for an error."""
+    text = _plain(str(error))
+    status = status_pb2.Status(code=code_pb2.Code.Value(error.status), message=text)
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    for key, value in error.metadata().items():
+        info.metadata[key] = _plain(value)
+    status.details.add().Pack(info)
+    if isinstance(error, RetryLater):
+        delay = Duration()
+        delay.FromMilliseconds(round(error.retry_s * 1_000))
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    return status
+
+
+class InternalFault(CallerError):
+    """What a caller learns of a fault of this program."""
+
+    status = "INTERNAL"
+    reason = "INTERNAL_ERROR"
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(f"the adapter met a fault of its own; the log has it under {reference}")
+        self.reference = reference
+
+    def metadata(self) -> dict[str, str]:
+        return {"reference": self.reference}
+
+
+class Boundary(aio.ServerInterceptor):
+    """Around every RPC of the contract: errors become statuses, and the time is measured.
+
+    Cancellation passes untouched. `AbortError`, which is an ordinary exception,
+    is raised only here, so it is never caught here.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = await continuation(handler_call_details)
+        method = str(handler_call_details.method)
+        if handler is None or not method.startswith(OWN_PREFIX):
+            return handler
+        name = method.removeprefix(OWN_PREFIX)
+        return self._wrapped(handler, name)
+
+    def _wrapped(self, handler: Any, name: str) -> grpc.RpcMethodHandler[Any, Any]:
+        if handler.response_streaming:
+            make: Any = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
+            inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+            behaviour: Any = self._stream(inner, name)
+        else:
+            make = (
+                grpc.stream_unary_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_unary_rpc_method_handler
+            )
+            inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+            behaviour = self._unary(inner, name)
+        wrapped: grpc.RpcMethodHandler[Any, Any] = make(
+            behaviour, handler.request_deserializer, handler.response_serializer
+        )
+        return wrapped
+
+    def _unary(self, inner: Any, name: str) -> Any:
+        async def call(request: Any, context: Context) -> Any:
+            began, code = time.monotonic(), "CANCELLED"
+            try:
+                response = await inner(request, context)
+                code = "OK"
+            except Exception as error:  # noqa: BLE001 - the one broad catch, see above
+                fault = _as_caller_error(error, name)
+                code = fault.status
+                await _abort(context, fault)
+            finally:
+                self._metrics.rpc_ended(name, code, time.monotonic() - began)
+            return response
+
+        return call
+
+    def _stream(self, inner: Any, name: str) -> Any:
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            began, code = time.monotonic(), "CANCELLED"
+            responses = inner(request, context)
+            try:
+                async for response in responses:
+                    yield response
+                code = "OK"
+            except Exception as error:  # noqa: BLE001 - as above
+                fault = _as_caller_error(error, name)
+                code = fault.status
+                await _abort(context, fault)
+            finally:
+                # Now, not when it is collected: it holds a handle in the guest.
+                await responses.aclose()
+                self._metrics.rpc_ended(name, code, time.monotonic() - began)
+
+        return stream
+
+
+def _as_caller_error(error: Exception, name: str) -> CallerError:
+    if isinstance(error, CallerError):
+        if error.operator_text != str(error):
+            _LOG.warning("rpc failed", rpc=name, reason=error.reason, detail=error.operator_text)
+        else:
+            _LOG.debug("rpc refused", rpc=name, reason=error.reason)
+        return error
+    reference = secrets.token_hex(6)
+    _LOG.error("fault", rpc=name, reference=reference, cause=error)
+    return InternalFault(reference)
+
+
+async def _abort(context: Context, error: CallerError) -> NoReturn:
+    status = status_of(error)
+    await context.abort(
+        getattr(grpc.StatusCode, error.status),
+        status.message,
+        ((_DETAILS, status.SerializeToString()),),
+    )
+    raise AssertionError("abort returns never")
+
+
+def _plain(text: str) -> str:
+    """Valid UTF-8 without NUL, bounded: what protobuf and a trailer take."""
+    clean = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
+    return clean[:_TEXT_CHARS_MAX]

@@ -1,0 +1,287 @@
+"""Tool calls: reserve, act, record, and every way in which a call can end.
+
+A call belongs to its id, not to the request that brought it: any number of
+requests wait for one `Call`, each behind a shield, and the task that drives it
+ends on its own. What was reserved gets an ending in the ledger, always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sandbox_adapter.v1 import tool_pb2
+from sandboxd.errors import (
+    CallUnknown,
+    Draining,
+    EpochStale,
+    IdConflict,
+    ResultExpired,
+    SandboxdError,
+    SessionDeleted,
+)
+from sandboxd.log import EventLog
+from sandboxd.metrics import Metrics
+from sandboxd.sessions.call import Call, Outcome, Step
+from sandboxd.sessions.digest import call_digest
+from sandboxd.sessions.directory import Directory
+from sandboxd.sessions.execution import Execution
+from sandboxd.sessions.ledger import Ledger, parse
+from sandboxd.sessions.live import LiveSession
+from sandboxd.sessions.records import CallPhase, CallRecord, SessionKey, State
+from sandboxd.tools.registry import Registry
+
+_LOG: Final = EventLog("calls")
+DIGEST_INLINE_CHARS_MAX: Final = 256 * 1024
+
+
+class Calls:
+    """`CallTool`, `GetCall` and `CancelCall`."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        ledger: Ledger,
+        tools: Registry,
+        execution: Execution,
+        metrics: Metrics,
+        digest_key: bytes,
+    ) -> None:
+        self._directory = directory
+        self._ledger = ledger
+        self._tools = tools
+        self._execution = execution
+        self._metrics = metrics
+        self._digest_key = digest_key
+
+    async def call(
+        self,
+        key: SessionKey,
+        call_id: str,
+        tool: str,
+        raw: Mapping[str, Any],
+        *,
+        epoch: int | None,
+        cancel_on_disconnect: bool,
+    ) -> tuple[str, tool_pb2.ToolResult]:
+        """Runs the call, joins it, or returns what is recorded of it.
+
+        Returns the id, made where it was empty, and the result. Raises
+        `CallerError`s; unless it is INTERNAL nothing ran under this id by this
+        request.
+        """
+        live = await self._directory.find(key)
+        self._tools.find(tool)
+        digest = await self._digest(tool, raw)
+        await self._directory.announce(live, epoch)
+        if live.record.state is State.DELETED:
+            raise SessionDeleted(key.session_id)
+        call_id = call_id or f"c-{uuid.uuid4().hex}"
+        call = live.calls.get(call_id)
+        joined = call is not None
+        if call is None:
+            done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            call = Call(call_id, tool, raw, digest, epoch, done)
+            # From here on every request with this id joins: no two of them can
+            # both find nothing in the ledger.
+            live.calls[call_id] = call
+            call.task = asyncio.create_task(self._drive(live, call))
+        elif call.digest != digest:
+            raise IdConflict("call", call_id)
+        else:
+            call.raise_epoch(epoch)
+        outcome = await self._wait(live, call, cancel_on_disconnect)
+        if joined or outcome.recorded_before:
+            self._metrics.call_replayed()
+        return call_id, _answer(outcome.result, replayed=joined or outcome.recorded_before)
+
+    async def get(
+        self, key: SessionKey, call_id: str
+    ) -> tuple[tool_pb2.CallState, tool_pb2.ToolResult | None, bool]:
+        """The state, the result where there is one, and whether that has expired."""
+        live = await self._directory.find(key)
+        call = live.calls.get(call_id)
+        if call is not None and call.step is not Step.LOOKUP:
+            return tool_pb2.CALL_STATE_RUNNING, None, False
+        record = await self._ledger.find(key, call_id)
+        if record is None:
+            # It may have been asked for while the ledger was read.
+            if call_id in live.calls:
+                return tool_pb2.CALL_STATE_RUNNING, None, False
+            return tool_pb2.CALL_STATE_NEVER_SEEN, None, False
+        if record.phase is CallPhase.EXPIRED:
+            return tool_pb2.CALL_STATE_FINISHED, None, True
+        if record.result is None:
+            if call_id in live.calls:
+                return tool_pb2.CALL_STATE_RUNNING, None, False
+            # Its result could not be recorded: what came of it is lost.
+            return tool_pb2.CALL_STATE_UNKNOWN, self._execution.unrecorded(), False
+        result = parse(record.result)
+        if result.ending == tool_pb2.ENDING_UNKNOWN:
+            return tool_pb2.CALL_STATE_UNKNOWN, result, False
+        return tool_pb2.CALL_STATE_FINISHED, result, False
+
+    async def cancel(self, key: SessionKey, call_id: str, epoch: int | None) -> tool_pb2.ToolResult:
+        """Ends the call and returns its result; of one that has ended, the result it had.
+
+        Raises `CallUnknown` or `ResultExpired`.
+        """
+        live = await self._directory.find(key)
+        await self._directory.announce(live, epoch)
+        call = live.calls.get(call_id)
+        if call is None:
+            record = await self._ledger.find(key, call_id)
+            call = live.calls.get(call_id)
+            if record is None and call is None:
+                raise CallUnknown(call_id)
+            if record is not None and call is None:
+                return self._recorded(call_id, record).result
+        assert call is not None
+        self._cancel(live, call)
+        outcome = await asyncio.shield(call.done)
+        return _answer(outcome.result, replayed=True)
+
+    def withdraw_queued(self) -> None:
+        """At the start of a shutdown: calls that wait are refused, nothing of them ran."""
+        for live in self._directory.all():
+            for call in list(live.calls.values()):
+                if call.step is Step.QUEUED and call.task is not None:
+                    self._forget(live, call)
+                    call.refuse(Draining())
+                    call.task.cancel()
+
+    async def drain(self, grace_s: float, *, settle: bool) -> int:
+        """Waits for running calls; returns how many are late. `settle` makes those UNKNOWN."""
+        tasks = self._tasks()
+        if not tasks:
+            return 0
+        _, late = await asyncio.wait(tasks, timeout=grace_s)
+        if late and settle:
+            for live in self._directory.all():
+                for call in list(live.calls.values()):
+                    if call.work is not None:
+                        call.work.cancel()
+            # The ledger's word is what remains of them; bounded, as a disk may hang.
+            await asyncio.wait(late, timeout=5.0)
+        return len(late)
+
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return {
+            call.task
+            for live in self._directory.all()
+            for call in live.calls.values()
+            if call.task is not None
+        }
+
+    async def _digest(self, tool: str, raw: Mapping[str, Any]) -> bytes:
+        size = sum(len(value) for value in raw.values() if isinstance(value, str))
+        if size <= DIGEST_INLINE_CHARS_MAX:
+            return call_digest(self._digest_key, tool, raw)
+        # Megabytes take long enough to hold up every other session's calls.
+        return await asyncio.to_thread(call_digest, self._digest_key, tool, raw)
+
+    async def _wait(self, live: LiveSession, call: Call, cancel_on_disconnect: bool) -> Outcome:
+        call.waiters += 1
+        try:
+            return await asyncio.shield(call.done)
+        except asyncio.CancelledError:
+            # `done` is never cancelled, so it is this caller who went.
+            if call.waiters == 1 and not call.done.done():
+                self._abandon(live, call, cancel_on_disconnect)
+            raise
+        finally:
+            call.waiters -= 1
+
+    def _abandon(self, live: LiveSession, call: Call, cancel_on_disconnect: bool) -> None:
+        """The last caller went. A call that has not started is withdrawn."""
+        if call.step is not Step.RUNNING:
+            assert call.task is not None
+            self._forget(live, call)
+            call.refuse(Draining())
+            call.task.cancel()
+        elif cancel_on_disconnect:
+            self._cancel(live, call)
+
+    def _cancel(self, live: LiveSession, call: Call) -> None:
+        if call.cancel_wanted:
+            return
+        call.cancel_wanted = True
+        if call.step is Step.QUEUED:
+            assert call.task is not None
+            call.task.cancel()
+            # A task of its own, because the one that waits for its turn is over.
+            call.step = Step.RUNNING
+            call.task = asyncio.create_task(self._drive(live, call, unstarted=True))
+        elif call.step is Step.RUNNING:
+            self._execution.begin_cancel(live, call)
+
+    def _forget(self, live: LiveSession, call: Call) -> None:
+        if live.calls.get(call.call_id) is call:
+            del live.calls[call.call_id]
+
+    async def _drive(self, live: LiveSession, call: Call, *, unstarted: bool = False) -> None:
+        """Brings the call to its end and tells every caller, whatever happens."""
+        own = asyncio.current_task()
+        try:
+            if unstarted:
+                outcome = await self._execution.cancel_unstarted(live, call)
+            else:
+                outcome = await self._outcome(live, call)
+        except asyncio.CancelledError:
+            if call.task is own:
+                self._forget(live, call)
+                call.refuse(Draining())
+            raise
+        except Exception as error:  # noqa: BLE001 - handed on to everybody who waits
+            self._forget(live, call)
+            call.refuse(error)
+            if not isinstance(error, SandboxdError):
+                _LOG.error("call broke off", tool=call.tool, session=live.session_id, cause=error)
+        else:
+            live.touch()
+            self._forget(live, call)
+            call.resolve(outcome)
+
+    async def _outcome(self, live: LiveSession, call: Call) -> Outcome:
+        record = await self._ledger.find(live.record.key, call.call_id)
+        if record is not None:
+            if record.digest != call.digest:
+                raise IdConflict("call", call.call_id)
+            return self._recorded(call.call_id, record)
+        if self._directory.draining:
+            raise Draining
+        live.ready_sandbox()
+        if call.cancel_wanted:
+            return await self._execution.cancel_unstarted(live, call)
+        call.step = Step.QUEUED
+        asked = time.monotonic()
+        async with live.lane.turn():
+            self._metrics.call_waited(time.monotonic() - asked)
+            if self._directory.draining:
+                raise Draining
+            seen = live.record.epoch
+            if call.epoch is not None and seen is not None and call.epoch < seen:
+                raise EpochStale(call.epoch, seen)
+            sandbox = live.ready_sandbox()
+            call.step = Step.RUNNING
+            return await self._execution.run(live, call, sandbox)
+
+    def _recorded(self, call_id: str, record: CallRecord) -> Outcome:
+        if record.phase is CallPhase.EXPIRED:
+            raise ResultExpired(call_id)
+        if record.result is None:
+            return Outcome(self._execution.unrecorded(), True)
+        return Outcome(parse(record.result), True)
+
+
+def _answer(result: tool_pb2.ToolResult, *, replayed: bool) -> tool_pb2.ToolResult:
+    """A copy for one caller: callers share the message, and differ in this field."""
+    if result.replayed == replayed:
+        return result
+    answer = tool_pb2.ToolResult()
+    answer.CopyFrom(result)
+    answer.replayed = replayed
+    return answer

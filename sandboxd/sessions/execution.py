@@ -1,0 +1,220 @@
+"""Running one call in its sandbox, from its reservation to its recorded result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sandbox_adapter.v1 import tool_pb2
+from sandboxd import limits
+from sandboxd.backends.base import Reply, Sandbox
+from sandboxd.errors import GuestFault, SandboxLost
+from sandboxd.log import EventLog
+from sandboxd.metrics import Metrics
+from sandboxd.sessions import outcomes
+from sandboxd.sessions.call import Call, Outcome
+from sandboxd.sessions.ledger import Ledger, Reservation
+from sandboxd.sessions.live import LiveSession
+from sandboxd.tools.base import CallContext, run_tool
+from sandboxd.tools.registry import Registry
+
+_LOG: Final = EventLog("calls")
+CANCEL_TIMEOUT_S: Final = limits.KILL_GRACE_S + 20.0
+"""Longest time that the guest may take to end a process tree and answer."""
+CANCEL_TRIES_MAX: Final = 5
+CANCEL_SETTLE_S: Final = 1.0
+"""After the guest's answer: time for the call's own reply, before the guest is asked again."""
+
+
+class Execution:
+    """Acts between reserve and record (contract.md 2)."""
+
+    def __init__(self, ledger: Ledger, tools: Registry, metrics: Metrics) -> None:
+        self._ledger = ledger
+        self._tools = tools
+        self._metrics = metrics
+
+    async def run(self, live: LiveSession, call: Call, sandbox: Sandbox) -> Outcome:
+        """Reserves the call, runs its tool, records what came of it.
+
+        Raises what the reservation raises: then nothing ran. A fault of the tool's
+        own code is recorded as UNKNOWN first and raised then.
+        """
+        reservation = self._reservation(live, call)
+        await self._ledger.reserve(reservation)
+        began = time.monotonic()
+        fault: BaseException | None = None
+        if call.cancel_wanted:
+            # It came while the reservation was written: nothing was sent yet.
+            result = outcomes.cancelled(started=False)
+        else:
+            result, fault = await self._work(live, call, sandbox)
+        if call.cancelling is not None:
+            outcomes.mark_cancelled(result, await call.cancelling)
+        await self._record(live, reservation, result, time.monotonic() - began)
+        if fault is not None:
+            raise fault
+        return Outcome(result, False)
+
+    async def cancel_unstarted(self, live: LiveSession, call: Call) -> Outcome:
+        """Records a call that was cancelled in the queue, so that its id runs nothing later."""
+        reservation = self._reservation(live, call)
+        await self._ledger.reserve(reservation)
+        result = outcomes.cancelled(started=False)
+        await self._record(live, reservation, result, 0.0)
+        return Outcome(result, False)
+
+    def begin_cancel(self, live: LiveSession, call: Call) -> None:
+        """Asks the guest to end the call's process tree; once a call.
+
+        Before the tool is at work there is nothing to end: `run` sees the wish
+        after its reservation.
+        """
+        if call.cancelling is None and call.work is not None and live.sandbox is not None:
+            call.cancelling = asyncio.create_task(self._cancel(live.sandbox, call, call.work))
+
+    def unrecorded(self) -> tool_pb2.ToolResult:
+        """What is left to say of a call whose result could not be recorded."""
+        return outcomes.unknown(outcomes.FAULT)
+
+    def _reservation(self, live: LiveSession, call: Call) -> Reservation:
+        tool = self._tools.find(call.tool)
+        return Reservation(
+            key=live.record.key,
+            call_id=call.call_id,
+            digest=call.digest,
+            tool=call.tool,
+            is_read=tool.effect == tool_pb2.EFFECT_CLASS_READ,
+            generation=live.record.generation,
+            started_at=time.time(),
+        )
+
+    async def _work(
+        self, live: LiveSession, call: Call, sandbox: Sandbox
+    ) -> tuple[tool_pb2.ToolResult, BaseException | None]:
+        facts = sandbox.facts
+        context = CallContext(
+            call_id=call.call_id,
+            channel=_Measured(sandbox, self._metrics),
+            working_directory=facts.working_directory,
+            home_directory=facts.home_directory,
+            shell=facts.shell,
+            search_engine=facts.search_engine,
+        )
+        work = asyncio.create_task(run_tool(self._tools.find(call.tool), context, call.raw))
+        call.work = work
+        try:
+            await asyncio.wait({work})
+        finally:
+            work.cancel()
+        if work.cancelled():
+            return _cut_off(live, call), None
+        error = work.exception()
+        if error is None:
+            return work.result(), None
+        if isinstance(error, SandboxLost):
+            return _lost(live, error), None
+        _LOG.error("tool broke off", tool=call.tool, session=live.session_id, cause=error)
+        return outcomes.unknown(outcomes.FAULT), error
+
+    async def _cancel(
+        self, sandbox: Sandbox, call: Call, work: asyncio.Task[tool_pb2.ToolResult]
+    ) -> object:
+        """The survivors that the guest names, unchecked.
+
+        Asked again where the call goes on after the answer: a tool may have been
+        between two requests, when there was nothing to find.
+        """
+        survivors: object = None
+        for _ in range(CANCEL_TRIES_MAX):
+            try:
+                reply = await sandbox.request(
+                    "cancel",
+                    {"call_id": call.call_id},
+                    reply_bytes_max=limits.KIB,
+                    timeout_s=CANCEL_TIMEOUT_S,
+                )
+                survivors = reply.facts.get("survivors") or survivors
+            except GuestFault as error:
+                _LOG.warning("cancel refused", tool=call.tool, detail=error.operator_text)
+            except SandboxLost:
+                return None  # and the call ends by it as well
+            await asyncio.wait({work}, timeout=CANCEL_SETTLE_S)
+            if work.done():
+                return survivors
+        work.cancel()
+        return survivors
+
+    async def _record(
+        self,
+        live: LiveSession,
+        reservation: Reservation,
+        result: tool_pb2.ToolResult,
+        duration_s: float,
+    ) -> None:
+        outcomes.stamp(result, reservation.generation, reservation.started_at, duration_s)
+        record = live.record
+        told = False
+        if record.restart_untold and record.generation == reservation.generation:
+            told = outcomes.tell_restart(result)
+            # At once, so that only one of several results carries the line.
+            record.restart_untold = not told
+        ending = tool_pb2.Ending.Name(result.ending).removeprefix("ENDING_")
+        self._metrics.call_ended(
+            reservation.tool,
+            ending,
+            duration_s,
+            is_error=result.is_error,
+            truncated=result.truncated,
+        )
+        await self._ledger.record(
+            reservation, result.SerializeToString(), time.time(), restart_told=told
+        )
+
+
+class _Measured:
+    """A sandbox as the tools see it; counts how long the guest waited for a file's lock."""
+
+    def __init__(self, sandbox: Sandbox, metrics: Metrics) -> None:
+        self._sandbox = sandbox
+        self._metrics = metrics
+
+    async def request(
+        self,
+        op: str,
+        args: Mapping[str, Any],
+        body: bytes = b"",
+        *,
+        reply_bytes_max: int,
+        timeout_s: float,
+    ) -> Reply:
+        """See `Channel.request`."""
+        reply = await self._sandbox.request(
+            op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=timeout_s
+        )
+        waited_s = reply.facts.get("lock_wait_s")
+        if isinstance(waited_s, int | float):
+            self._metrics.lock_waited(waited_s)
+        return reply
+
+
+def _lost(live: LiveSession, error: SandboxLost) -> tool_pb2.ToolResult:
+    if live.end_cause is not None:
+        return outcomes.session_ended(live.end_cause)
+    if error.cause == "SHUTDOWN":
+        return outcomes.unknown(outcomes.WORKER_STOPPED)
+    if error.cause == "PROTOCOL":
+        # The backend may not know: a tool found the facts to be no facts.
+        live.condemn(error)
+    return outcomes.sandbox_lost()
+
+
+def _cut_off(live: LiveSession, call: Call) -> tool_pb2.ToolResult:
+    """Nobody waits for the tool any more: by the session's end, a cancel, or a shutdown."""
+    if live.end_cause is not None:
+        return outcomes.session_ended(live.end_cause)
+    if call.cancel_wanted:
+        return outcomes.cancelled(started=True)
+    return outcomes.unknown(outcomes.WORKER_STOPPED)

@@ -1,0 +1,111 @@
+"""A session as the daemon holds it while it exists."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sandboxd import limits
+from sandboxd.backends.base import Sandbox
+from sandboxd.errors import EpochStale, SandboxLost, SessionDeleted, SessionFailed, SessionNotReady
+from sandboxd.sessions.lane import Lane
+from sandboxd.sessions.records import EndCause, SessionRecord, State
+
+if TYPE_CHECKING:
+    from sandboxd.sessions.call import Call
+
+
+class LiveSession:
+    """The record, the sandbox when there is one, and what runs in it.
+
+    Everything here is touched on the event loop only. Between two awaits nothing
+    else can change it, which is what the checks below rely on.
+    """
+
+    def __init__(self, record: SessionRecord) -> None:
+        self.record = record
+        self.sandbox: Sandbox | None = None
+        self.lane = Lane(limits.CALLS_PARALLEL_MAX, limits.CALLS_QUEUED_MAX)
+        self.calls: dict[str, Call] = {}
+        """Calls that are looked up, queued or running, by id."""
+        self.verbs = 0
+        self.use_unsaved = False
+        self.end_cause: EndCause | None = None
+        """Set once, when the session's end begins."""
+        self.created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolves when the creation has ended, well or badly. Waited for behind a shield."""
+        self.life_task: asyncio.Task[None] | None = None
+        """Creates or adopts the sandbox, then watches it and starts it anew."""
+        self.end_task: asyncio.Task[None] | None = None
+        self.condemned: asyncio.Future[SandboxLost] = asyncio.get_running_loop().create_future()
+        """Resolves when a room above the backend finds that the guest breaks the protocol."""
+        self.release_due = False
+        """A failed session's container has yet to be ended."""
+
+    @property
+    def session_id(self) -> str:
+        return self.record.key.session_id
+
+    def ready_sandbox(self) -> Sandbox:
+        """The sandbox, for a call or verb that starts now.
+
+        Raises `SessionDeleted`, `SessionFailed` or `SessionNotReady`.
+        """
+        state = self.record.state
+        if state is State.DELETED:
+            raise SessionDeleted(self.session_id)
+        if state is State.FAILED:
+            raise SessionFailed(self.session_id, self.record.reason, self.record.message)
+        if state is not State.READY or self.sandbox is None or self.sandbox.lost.done():
+            raise SessionNotReady(self.session_id)
+        return self.sandbox
+
+    def check_epoch(self, epoch: int | None) -> bool:
+        """Refuses a stale caller; true where the session has not seen this epoch before.
+
+        Raises `EpochStale`. The greater epoch is in force at once; the caller of
+        this saves the record before it acts on it.
+        """
+        seen = self.record.epoch
+        if epoch is None or epoch == seen:
+            return False
+        if seen is not None and epoch < seen:
+            raise EpochStale(epoch, seen)
+        self.record.epoch = epoch
+        return True
+
+    def creation_failed(self, error: BaseException) -> None:
+        """Fails everybody who waits for the creation."""
+        if not self.created.done():
+            self.created.set_exception(error)
+            # Everybody may be gone; then nobody else would retrieve it.
+            self.created.exception()
+
+    def condemn(self, error: SandboxLost) -> None:
+        """Says that the guest answered what no guest of ours answers."""
+        if not self.condemned.done():
+            self.condemned.set_result(error)
+
+    def touch(self) -> None:
+        """Counts as use: idle time starts anew."""
+        self.record.used_at = max(self.record.used_at, time.time())
+        self.use_unsaved = True
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """A verb at work: it counts as use, and idle expiry waits for its end."""
+        self.touch()
+        self.verbs += 1
+        try:
+            yield
+        finally:
+            self.verbs -= 1
+            self.touch()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs that holds off idle expiry."""
+        return bool(self.calls) or self.verbs > 0

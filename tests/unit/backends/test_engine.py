@@ -1,0 +1,226 @@
+"""Calls to an engine that a test plays over a real Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import threading
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxd.backends.engine import Engine, EngineNotFound, EngineRefused
+from sandboxd.errors import EngineDown, SandboxdError
+
+Answer = Callable[[str, str], Awaitable[tuple[int, bytes]]]
+
+
+class Figures:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.stuck: list[int] = []
+
+    def engine_call(self, call: str, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.calls.append((call, outcome))
+
+    def engine_stuck(self, count: int) -> None:
+        self.stuck.append(count)
+
+
+class PlayedEngine:
+    """Answers HTTP as `answer` says; version negotiation works unless it is overridden."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.answer: Answer = self._unknown
+        self.release = asyncio.Event()
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                verb, path, _ = head.split(b"\r\n")[0].decode().split(" ")
+                length = 0
+                for row in head.lower().split(b"\r\n"):
+                    if row.startswith(b"content-length:"):
+                        length = int(row.split(b":")[1])
+                await reader.readexactly(length)
+                self.seen.append(f"{verb} {path}")
+                status, body = await self._respond(verb, path)
+                # As the engine does it, and as its library wants a stream to be.
+                reply = (
+                    f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n"
+                    f"Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n"
+                )
+                writer.write(reply.encode() + body + b"\r\n0\r\n\r\n")
+                await writer.drain()
+        except (EOFError, ConnectionError):
+            pass
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _respond(self, verb: str, path: str) -> tuple[int, bytes]:
+        if path.endswith("/version") or path == "/version":
+            return 200, json.dumps({"ApiVersion": "1.41", "MinAPIVersion": "1.12"}).encode()
+        return await self.answer(verb, path)
+
+    @staticmethod
+    async def _unknown(verb: str, path: str) -> tuple[int, bytes]:
+        return 404, json.dumps({"message": f"no {verb} {path}"}).encode()
+
+    async def hang(self, verb: str, path: str) -> tuple[int, bytes]:
+        await self.release.wait()
+        return 200, b"{}"
+
+    def close(self) -> None:
+        self.release.set()
+        for writer in self._open:
+            writer.transport.abort()
+
+
+@pytest.fixture
+def figures() -> Figures:
+    return Figures()
+
+
+@pytest.fixture
+async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlayedEngine]:
+    path = tmp_path / "engine.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    engine = PlayedEngine()
+    server = await asyncio.start_unix_server(engine.serve, path)
+    yield engine
+    engine.close()
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.fixture
+async def engine(played: PlayedEngine, figures: Figures) -> AsyncIterator[Engine]:
+    made = Engine(figures, short_s=0.5, pull_s=0.5)
+    yield made
+    made.close()
+
+
+def join_engine_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("engine-"):
+            thread.join(10)
+
+
+async def outcome_of(call: Awaitable[object]) -> str:
+    """Name of what the call raised; nothing of it is kept."""
+    try:
+        await call
+    except SandboxdError as error:
+        return type(error).__name__
+    return "ok"
+
+
+async def test_version_is_negotiated(engine: Engine, figures: Figures) -> None:
+    assert await engine.api_version() == (1, 41)
+    assert figures.calls == [("version", "ok")]
+
+
+async def test_missing_engine_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    engine = Engine(figures, short_s=5, pull_s=5)
+    with warnings.catch_warnings():
+        # The library leaves a socket that could not be connected to the collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        assert await outcome_of(engine.containers([])) == "EngineDown"
+        await asyncio.to_thread(join_engine_threads)
+        gc.collect()
+    assert figures.calls == [("list", "down")]
+    engine.close()
+
+
+async def test_refusals_keep_their_status_and_words(
+    engine: Engine, played: PlayedEngine, figures: Figures
+) -> None:
+    with pytest.raises(EngineNotFound):
+        await engine.image("nothing")
+
+    async def conflict(verb: str, path: str) -> tuple[int, bytes]:
+        return 409, b'{"message": "the name is in use"}'
+
+    played.answer = conflict
+    with pytest.raises(EngineRefused, match="the name is in use") as refused:
+        await engine.create("taken", {"Image": "x"})
+    assert refused.value.status == 409
+    assert figures.calls == [("image_inspect", "not_found"), ("create", "refused")]
+
+
+async def test_removal_of_what_is_gone_succeeds(engine: Engine) -> None:
+    await engine.remove("gone")
+
+
+async def test_stuck_call_is_left_behind_named_and_counted(
+    engine: Engine, played: PlayedEngine, figures: Figures, caplog: pytest.LogCaptureFixture
+) -> None:
+    await engine.api_version()
+    played.answer = played.hang
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(EngineDown, match="does not answer") as down:
+        await engine.start("c")
+    assert asyncio.get_running_loop().time() - begun < 3
+    assert "`start`" in down.value.operator_text
+    assert figures.stuck == [1]
+    assert "stuck" in caplog.text
+    # The others are not held up by it.
+    played.answer = played._unknown
+    with pytest.raises(EngineNotFound):
+        await engine.image("nothing")
+    played.release.set()
+    async with asyncio.timeout(10):
+        while figures.stuck != [1, 0]:  # noqa: ASYNC110 - a thread of the engine's tells
+            await asyncio.sleep(0.01)
+
+
+async def test_cancelled_start_waits_until_the_call_has_settled(
+    engine: Engine, played: PlayedEngine
+) -> None:
+    await engine.api_version()
+    played.answer = played.hang
+    starting = asyncio.create_task(engine.start("c"))
+    async with asyncio.timeout(5):
+        while not any("/start" in seen for seen in played.seen):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    starting.cancel()
+    await asyncio.sleep(0.05)
+    assert not starting.done()
+    played.release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+
+async def test_cancelled_question_ends_at_once(engine: Engine, played: PlayedEngine) -> None:
+    await engine.api_version()
+    played.answer = played.hang
+    asking = asyncio.create_task(engine.image("x"))
+    async with asyncio.timeout(5):
+        while not any("/images/" in seen for seen in played.seen):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asking, 0.2)
+    played.release.set()
+
+
+async def test_pull_that_the_registry_refuses_carries_its_words(
+    engine: Engine, played: PlayedEngine
+) -> None:
+    async def refuse(verb: str, path: str) -> tuple[int, bytes]:
+        return 200, b'{"status": "Pulling"}\r\n{"error": "manifest unknown"}\r\n'
+
+    played.answer = refuse
+    with pytest.raises(EngineRefused, match="manifest unknown"):
+        await engine.pull("example.org/nothing:1")

@@ -1,0 +1,153 @@
+"""The state folder: its lock, its format, its identity; and the ledger's bounds."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from sandbox_adapter.v1 import tool_pb2
+from sandboxd.config import ProfileSettings
+from sandboxd.errors import EXIT_STATE, LedgerFull, StartupError
+from sandboxd.sessions import store as store_module
+from sandboxd.sessions.ledger import Ledger, Reservation
+from sandboxd.sessions.records import CallPhase, SessionKey, SessionRecord
+from sandboxd.sessions.session_table import SessionTable
+from sandboxd.sessions.store import Store
+
+KEY = SessionKey("default", "s1")
+
+
+async def test_second_daemon_on_one_state_folder_is_refused(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    await first.open()
+    with pytest.raises(StartupError) as refused:
+        await Store(tmp_path).open()
+    assert refused.value.exit_code == EXIT_STATE
+    assert "in use" in str(refused.value)
+    await first.close()
+    again = Store(tmp_path)
+    await again.open()
+    await again.close()
+
+
+async def test_state_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    await first.open()
+    await first.close()
+    with sqlite3.connect(tmp_path / "state.db") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StartupError) as refused:
+        await Store(tmp_path).open()
+    assert refused.value.exit_code == EXIT_STATE
+    assert "99" in str(refused.value)
+
+
+async def test_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"not a database at all, but long enough to look at" * 40)
+    with pytest.raises(StartupError) as refused:
+        await Store(tmp_path).open()
+    assert refused.value.exit_code == EXIT_STATE
+    assert "\n" not in str(refused.value)
+
+
+async def _ledger_id(folder: Path, *, crash: bool = False) -> str:
+    store = Store(folder)
+    await store.open()
+    found = store.ledger_id
+    if crash:
+        # The end of a process that gets no chance to say goodbye.
+        await store.run(lambda connection: None)
+        connection = store._connection
+        assert connection is not None
+        store._thread.submit(connection.close).result()
+        store._thread.shutdown()
+        store._unlock()
+    else:
+        await store.close()
+    return found
+
+
+async def test_ledger_id_survives_everything_but_an_unclean_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot_id"
+    boot.write_text("boot-1\n")
+    monkeypatch.setattr(store_module, "_HOST_BOOT_ID", boot)
+    folder = tmp_path / "state"
+    first = await _ledger_id(folder)
+    assert await _ledger_id(folder, crash=True) == first
+    assert await _ledger_id(folder) == first
+    boot.write_text("boot-2\n")
+    assert await _ledger_id(folder, crash=True) == first
+    boot.write_text("boot-3\n")
+    assert await _ledger_id(folder) != first
+
+
+async def _with_session(store: Store) -> None:
+    record = SessionRecord(KEY, "r1", ProfileSettings(), b"d", {}, {}, 0.0, 0.0, 1.0, 1.0)
+    await SessionTable(store).insert(record)
+
+
+def _call(call_id: str, *, is_read: bool) -> Reservation:
+    return Reservation(KEY, call_id, b"d", "t", is_read, 1, 0.0)
+
+
+async def test_oldest_reads_expire_first_and_effects_never(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    await store.open()
+    await _with_session(store)
+    ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
+    await ledger.open(0.0)
+    for index in range(12):
+        call = _call(f"c{index:02}", is_read=index % 2 == 0)
+        await ledger.reserve(call)
+        await ledger.record(call, b"x" * 100, float(index), restart_told=False)
+    phases = {
+        index: found.phase
+        for index in range(12)
+        if (found := await ledger.find(KEY, f"c{index:02}")) is not None
+    }
+    assert all(phases[index] is CallPhase.FINISHED for index in range(1, 12, 2))
+    expired = [index for index in phases if phases[index] is CallPhase.EXPIRED]
+    assert expired == sorted(expired)
+    assert expired[0] == 0
+    assert 10 not in expired
+    await store.close()
+
+
+async def test_ledger_full_of_effects_refuses_instead_of_forgetting(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    await store.open()
+    await _with_session(store)
+    ledger = Ledger(store, result_bytes_max=300, rows_max=100)
+    await ledger.open(0.0)
+    for index in range(3):
+        call = _call(f"c{index}", is_read=False)
+        await ledger.reserve(call)
+        await ledger.record(call, b"x" * 100, 0.0, restart_told=False)
+    with pytest.raises(LedgerFull):
+        await ledger.reserve(_call("more", is_read=False))
+    assert await ledger.find(KEY, "more") is None
+    await ledger.forget(KEY)
+    await ledger.reserve(_call("more", is_read=False))
+    await store.close()
+
+
+async def test_first_recorded_result_wins(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    await store.open()
+    await _with_session(store)
+    ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
+    call = _call("c1", is_read=False)
+    await ledger.reserve(call)
+    await ledger.open(0.0)
+    late = tool_pb2.ToolResult(text="late", ending=tool_pb2.ENDING_COMPLETED)
+    await ledger.record(call, late.SerializeToString(), 1.0, restart_told=False)
+    found = await ledger.find(KEY, "c1")
+    assert found is not None
+    assert found.result is not None
+    assert tool_pb2.ToolResult.FromString(found.result).ending == tool_pb2.ENDING_UNKNOWN
+    await store.close()
