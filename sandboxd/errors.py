@@ -322,7 +322,7 @@ class LedgerFull(RetryLater):
     """The tenant's calls or results fill the ledger; nothing ran (security S16)."""
 
     status = "RESOURCE_EXHAUSTED"
-    reason = "CALLS_EXHAUSTED"
+    reason = "LEDGER_FULL"
     retry_s = 60.0
 
     def __init__(self) -> None:

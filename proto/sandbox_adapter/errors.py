@@ -191,6 +191,7 @@ _BY_REASON: Final[Mapping[str, type[AdapterError]]] = {
     "SESSIONS_EXHAUSTED": Exhausted,
     "CALLS_EXHAUSTED": Exhausted,
     "DISK_LOW": Exhausted,
+    "LEDGER_FULL": Exhausted,
     "INTERNAL_ERROR": AdapterBug,
     "SANDBOX_LOST": SandboxLost,
     "FILE_NOT_FOUND": FileNotFound,

@@ -196,13 +196,20 @@ async def _upload(
     header: file_pb2.WriteFileHeader, content: bytes | AsyncIterable[bytes]
 ) -> AsyncIterator[file_pb2.WriteFileRequest]:
     yield file_pb2.WriteFileRequest(header=header)
-    if isinstance(content, bytes):
-        for chunk in _cut(content):
+    size = 0
+    async for block in _blocks(content):
+        for chunk in _cut(block):
+            size += len(chunk)
             yield file_pb2.WriteFileRequest(data=chunk)
+    yield file_pb2.WriteFileRequest(end=file_pb2.WriteFileEnd(size=size))
+
+
+async def _blocks(content: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
         return
     async for block in content:
-        for chunk in _cut(block):
-            yield file_pb2.WriteFileRequest(data=chunk)
+        yield block
 
 
 def _cut(block: bytes) -> list[bytes]:

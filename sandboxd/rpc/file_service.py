@@ -28,10 +28,6 @@ from sandboxd.tools.facts import parse_facts
 
 READ_BYTES_MAX: Final = limits.MIB
 """Bytes of one step of a read; each leaves as several messages."""
-BREAK_NOTICE_S: Final = 0.002
-"""gRPC ends a client's stream in the same way when it was completed and when it broke off.
-What tells them apart is the cancellation of the RPC, which core posts together with the end;
-this is the time for it to get through the event loop, before anything is committed."""
 CLOSE_S_MAX: Final = 10.0
 """Longest time that closing a handle may hold up the end of an RPC."""
 
@@ -97,15 +93,7 @@ class FileService(file_pb2_grpc.FileServiceServicer):
             reply = await channel.request("upload_open", args)
             handle = parse_facts(HandleFacts, reply.facts).handle
             async with _handle(channel, "upload_abort", handle) as upload:
-                while (message := await _next(messages)) is not None:
-                    if message.WhichOneof("part") != "data":
-                        raise InvalidEnvelope("data", "must follow the header")
-                    if len(message.data) > limits.CHUNK_BYTES_MAX:
-                        raise InvalidEnvelope(
-                            "data", f"must be at most {limits.CHUNK_BYTES_MAX} bytes a message"
-                        )
-                    await channel.request("upload_append", {"handle": handle}, message.data)
-                await asyncio.sleep(BREAK_NOTICE_S)
+                await _take_data(messages, channel, handle)
                 # The last moment before the effect: a new owner may have come
                 # while this stream ran.
                 channel.check_epoch()
@@ -213,6 +201,32 @@ async def _close(channel: VerbChannel, close_op: str, handle: str) -> None:
             await channel.request(close_op, {"handle": handle})
     except (GuestFault, SandboxLost, TimeoutError):
         pass
+
+
+async def _take_data(
+    messages: AsyncIterator[file_pb2.WriteFileRequest], channel: VerbChannel, handle: str
+) -> None:
+    """Passes data on until the client says that it is complete.
+
+    gRPC ends a stream that broke off as it ends a complete one: only the client's
+    own end tells them apart.
+    """
+    size = 0
+    while (message := await _next(messages)) is not None:
+        part = message.WhichOneof("part")
+        if part == "end":
+            if message.end.size != size:
+                raise InvalidEnvelope("end.size", f"must be the {size} bytes that arrived")
+            return
+        if part != "data":
+            raise InvalidEnvelope("data", "must follow the header")
+        if len(message.data) > limits.CHUNK_BYTES_MAX:
+            raise InvalidEnvelope(
+                "data", f"must be at most {limits.CHUNK_BYTES_MAX} bytes a message"
+            )
+        size += len(message.data)
+        await channel.request("upload_append", {"handle": handle}, message.data)
+    raise InvalidEnvelope("end", "must be the last message")
 
 
 async def _next(

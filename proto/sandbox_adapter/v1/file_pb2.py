@@ -25,49 +25,51 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsandbox_adapter/v1/file.proto\x12\x12sandbox_adapter.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc3\x01\n\x08\x46ileStat\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.sandbox_adapter.v1.FileKind\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0c\n\x04mode\x18\x03 \x01(\r\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x0b\n\x03gid\x18\x05 \x01(\r\x12/\n\x0bmodified_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x13\n\x0blink_target\x18\x08 \x01(\t\"c\n\x0fReadFileRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x06length\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_length\"X\n\x10ReadFileResponse\x12,\n\x04stat\x18\x01 \x01(\x0b\x32\x1c.sandbox_adapter.v1.FileStatH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"a\n\x10WriteFileRequest\x12\x35\n\x06header\x18\x01 \x01(\x0b\x32#.sandbox_adapter.v1.WriteFileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xb7\x01\n\x0fWriteFileHeader\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04mode\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x0cmake_parents\x18\x05 \x01(\x08\x12\x1d\n\x10\x65xpected_version\x18\x06 \x01(\tH\x02\x88\x01\x01\x42\x08\n\x06_epochB\x07\n\x05_modeB\x13\n\x11_expected_version\"L\n\x11WriteFileResponse\x12\x15\n\rbytes_written\x18\x01 \x01(\x03\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x12\x0f\n\x07version\x18\x03 \x01(\t\"F\n\x0fStatPathRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\tno_follow\x18\x03 \x01(\x08\">\n\x10StatPathResponse\x12*\n\x04stat\x18\x01 \x01(\x0b\x32\x1c.sandbox_adapter.v1.FileStat\"K\n\x14ListDirectoryRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\trecursive\x18\x03 \x01(\x08\"`\n\x15ListDirectoryResponse\x12\x33\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\".sandbox_adapter.v1.DirectoryEntry\x12\x12\n\nunreadable\x18\x02 \x01(\x03\"\\\n\x0e\x44irectoryEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08raw_path\x18\x02 \x01(\x0c\x12*\n\x04stat\x18\x03 \x01(\x0b\x32\x1c.sandbox_adapter.v1.FileStat\"r\n\x14MakeDirectoryRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04mode\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_epochB\x07\n\x05_mode\"(\n\x15MakeDirectoryResponse\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\"t\n\x0fMovePathRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x12\n\x05\x65poch\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07replace\x18\x05 \x01(\x08\x42\x08\n\x06_epoch\"\x12\n\x10MovePathResponse\"f\n\x11RemovePathRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\trecursive\x18\x04 \x01(\x08\x42\x08\n\x06_epoch\"%\n\x12RemovePathResponse\x12\x0f\n\x07removed\x18\x01 \x01(\x08*\x80\x01\n\x08\x46ileKind\x12\x19\n\x15\x46ILE_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46ILE_KIND_FILE\x10\x01\x12\x17\n\x13\x46ILE_KIND_DIRECTORY\x10\x02\x12\x15\n\x11\x46ILE_KIND_SYMLINK\x10\x03\x12\x15\n\x11\x46ILE_KIND_SPECIAL\x10\x04\x32\x9b\x05\n\x0b\x46ileService\x12W\n\x08ReadFile\x12#.sandbox_adapter.v1.ReadFileRequest\x1a$.sandbox_adapter.v1.ReadFileResponse0\x01\x12Z\n\tWriteFile\x12$.sandbox_adapter.v1.WriteFileRequest\x1a%.sandbox_adapter.v1.WriteFileResponse(\x01\x12U\n\x08StatPath\x12#.sandbox_adapter.v1.StatPathRequest\x1a$.sandbox_adapter.v1.StatPathResponse\x12\x66\n\rListDirectory\x12(.sandbox_adapter.v1.ListDirectoryRequest\x1a).sandbox_adapter.v1.ListDirectoryResponse0\x01\x12\x64\n\rMakeDirectory\x12(.sandbox_adapter.v1.MakeDirectoryRequest\x1a).sandbox_adapter.v1.MakeDirectoryResponse\x12U\n\x08MovePath\x12#.sandbox_adapter.v1.MovePathRequest\x1a$.sandbox_adapter.v1.MovePathResponse\x12[\n\nRemovePath\x12%.sandbox_adapter.v1.RemovePathRequest\x1a&.sandbox_adapter.v1.RemovePathResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsandbox_adapter/v1/file.proto\x12\x12sandbox_adapter.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc3\x01\n\x08\x46ileStat\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.sandbox_adapter.v1.FileKind\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0c\n\x04mode\x18\x03 \x01(\r\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x0b\n\x03gid\x18\x05 \x01(\r\x12/\n\x0bmodified_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x13\n\x0blink_target\x18\x08 \x01(\t\"c\n\x0fReadFileRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x06length\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_length\"X\n\x10ReadFileResponse\x12,\n\x04stat\x18\x01 \x01(\x0b\x32\x1c.sandbox_adapter.v1.FileStatH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x92\x01\n\x10WriteFileRequest\x12\x35\n\x06header\x18\x01 \x01(\x0b\x32#.sandbox_adapter.v1.WriteFileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12/\n\x03\x65nd\x18\x03 \x01(\x0b\x32 .sandbox_adapter.v1.WriteFileEndH\x00\x42\x06\n\x04part\"\x1c\n\x0cWriteFileEnd\x12\x0c\n\x04size\x18\x01 \x01(\x03\"\xb7\x01\n\x0fWriteFileHeader\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04mode\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x0cmake_parents\x18\x05 \x01(\x08\x12\x1d\n\x10\x65xpected_version\x18\x06 \x01(\tH\x02\x88\x01\x01\x42\x08\n\x06_epochB\x07\n\x05_modeB\x13\n\x11_expected_version\"L\n\x11WriteFileResponse\x12\x15\n\rbytes_written\x18\x01 \x01(\x03\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x12\x0f\n\x07version\x18\x03 \x01(\t\"F\n\x0fStatPathRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\tno_follow\x18\x03 \x01(\x08\">\n\x10StatPathResponse\x12*\n\x04stat\x18\x01 \x01(\x0b\x32\x1c.sandbox_adapter.v1.FileStat\"K\n\x14ListDirectoryRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\trecursive\x18\x03 \x01(\x08\"`\n\x15ListDirectoryResponse\x12\x33\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\".sandbox_adapter.v1.DirectoryEntry\x12\x12\n\nunreadable\x18\x02 \x01(\x03\"\\\n\x0e\x44irectoryEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08raw_path\x18\x02 \x01(\x0c\x12*\n\x04stat\x18\x03 \x01(\x0b\x32\x1c.sandbox_adapter.v1.FileStat\"r\n\x14MakeDirectoryRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04mode\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_epochB\x07\n\x05_mode\"(\n\x15MakeDirectoryResponse\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\"t\n\x0fMovePathRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x12\n\x05\x65poch\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07replace\x18\x05 \x01(\x08\x42\x08\n\x06_epoch\"\x12\n\x10MovePathResponse\"f\n\x11RemovePathRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05\x65poch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\trecursive\x18\x04 \x01(\x08\x42\x08\n\x06_epoch\"%\n\x12RemovePathResponse\x12\x0f\n\x07removed\x18\x01 \x01(\x08*\x80\x01\n\x08\x46ileKind\x12\x19\n\x15\x46ILE_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46ILE_KIND_FILE\x10\x01\x12\x17\n\x13\x46ILE_KIND_DIRECTORY\x10\x02\x12\x15\n\x11\x46ILE_KIND_SYMLINK\x10\x03\x12\x15\n\x11\x46ILE_KIND_SPECIAL\x10\x04\x32\x9b\x05\n\x0b\x46ileService\x12W\n\x08ReadFile\x12#.sandbox_adapter.v1.ReadFileRequest\x1a$.sandbox_adapter.v1.ReadFileResponse0\x01\x12Z\n\tWriteFile\x12$.sandbox_adapter.v1.WriteFileRequest\x1a%.sandbox_adapter.v1.WriteFileResponse(\x01\x12U\n\x08StatPath\x12#.sandbox_adapter.v1.StatPathRequest\x1a$.sandbox_adapter.v1.StatPathResponse\x12\x66\n\rListDirectory\x12(.sandbox_adapter.v1.ListDirectoryRequest\x1a).sandbox_adapter.v1.ListDirectoryResponse0\x01\x12\x64\n\rMakeDirectory\x12(.sandbox_adapter.v1.MakeDirectoryRequest\x1a).sandbox_adapter.v1.MakeDirectoryResponse\x12U\n\x08MovePath\x12#.sandbox_adapter.v1.MovePathRequest\x1a$.sandbox_adapter.v1.MovePathResponse\x12[\n\nRemovePath\x12%.sandbox_adapter.v1.RemovePathRequest\x1a&.sandbox_adapter.v1.RemovePathResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sandbox_adapter.v1.file_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FILEKIND']._serialized_start=1683
-  _globals['_FILEKIND']._serialized_end=1811
+  _globals['_FILEKIND']._serialized_start=1763
+  _globals['_FILEKIND']._serialized_end=1891
   _globals['_FILESTAT']._serialized_start=87
   _globals['_FILESTAT']._serialized_end=282
   _globals['_READFILEREQUEST']._serialized_start=284
   _globals['_READFILEREQUEST']._serialized_end=383
   _globals['_READFILERESPONSE']._serialized_start=385
   _globals['_READFILERESPONSE']._serialized_end=473
-  _globals['_WRITEFILEREQUEST']._serialized_start=475
-  _globals['_WRITEFILEREQUEST']._serialized_end=572
-  _globals['_WRITEFILEHEADER']._serialized_start=575
-  _globals['_WRITEFILEHEADER']._serialized_end=758
-  _globals['_WRITEFILERESPONSE']._serialized_start=760
-  _globals['_WRITEFILERESPONSE']._serialized_end=836
-  _globals['_STATPATHREQUEST']._serialized_start=838
-  _globals['_STATPATHREQUEST']._serialized_end=908
-  _globals['_STATPATHRESPONSE']._serialized_start=910
-  _globals['_STATPATHRESPONSE']._serialized_end=972
-  _globals['_LISTDIRECTORYREQUEST']._serialized_start=974
-  _globals['_LISTDIRECTORYREQUEST']._serialized_end=1049
-  _globals['_LISTDIRECTORYRESPONSE']._serialized_start=1051
-  _globals['_LISTDIRECTORYRESPONSE']._serialized_end=1147
-  _globals['_DIRECTORYENTRY']._serialized_start=1149
-  _globals['_DIRECTORYENTRY']._serialized_end=1241
-  _globals['_MAKEDIRECTORYREQUEST']._serialized_start=1243
-  _globals['_MAKEDIRECTORYREQUEST']._serialized_end=1357
-  _globals['_MAKEDIRECTORYRESPONSE']._serialized_start=1359
-  _globals['_MAKEDIRECTORYRESPONSE']._serialized_end=1399
-  _globals['_MOVEPATHREQUEST']._serialized_start=1401
-  _globals['_MOVEPATHREQUEST']._serialized_end=1517
-  _globals['_MOVEPATHRESPONSE']._serialized_start=1519
-  _globals['_MOVEPATHRESPONSE']._serialized_end=1537
-  _globals['_REMOVEPATHREQUEST']._serialized_start=1539
-  _globals['_REMOVEPATHREQUEST']._serialized_end=1641
-  _globals['_REMOVEPATHRESPONSE']._serialized_start=1643
-  _globals['_REMOVEPATHRESPONSE']._serialized_end=1680
-  _globals['_FILESERVICE']._serialized_start=1814
-  _globals['_FILESERVICE']._serialized_end=2481
+  _globals['_WRITEFILEREQUEST']._serialized_start=476
+  _globals['_WRITEFILEREQUEST']._serialized_end=622
+  _globals['_WRITEFILEEND']._serialized_start=624
+  _globals['_WRITEFILEEND']._serialized_end=652
+  _globals['_WRITEFILEHEADER']._serialized_start=655
+  _globals['_WRITEFILEHEADER']._serialized_end=838
+  _globals['_WRITEFILERESPONSE']._serialized_start=840
+  _globals['_WRITEFILERESPONSE']._serialized_end=916
+  _globals['_STATPATHREQUEST']._serialized_start=918
+  _globals['_STATPATHREQUEST']._serialized_end=988
+  _globals['_STATPATHRESPONSE']._serialized_start=990
+  _globals['_STATPATHRESPONSE']._serialized_end=1052
+  _globals['_LISTDIRECTORYREQUEST']._serialized_start=1054
+  _globals['_LISTDIRECTORYREQUEST']._serialized_end=1129
+  _globals['_LISTDIRECTORYRESPONSE']._serialized_start=1131
+  _globals['_LISTDIRECTORYRESPONSE']._serialized_end=1227
+  _globals['_DIRECTORYENTRY']._serialized_start=1229
+  _globals['_DIRECTORYENTRY']._serialized_end=1321
+  _globals['_MAKEDIRECTORYREQUEST']._serialized_start=1323
+  _globals['_MAKEDIRECTORYREQUEST']._serialized_end=1437
+  _globals['_MAKEDIRECTORYRESPONSE']._serialized_start=1439
+  _globals['_MAKEDIRECTORYRESPONSE']._serialized_end=1479
+  _globals['_MOVEPATHREQUEST']._serialized_start=1481
+  _globals['_MOVEPATHREQUEST']._serialized_end=1597
+  _globals['_MOVEPATHRESPONSE']._serialized_start=1599
+  _globals['_MOVEPATHRESPONSE']._serialized_end=1617
+  _globals['_REMOVEPATHREQUEST']._serialized_start=1619
+  _globals['_REMOVEPATHREQUEST']._serialized_end=1721
+  _globals['_REMOVEPATHRESPONSE']._serialized_start=1723
+  _globals['_REMOVEPATHRESPONSE']._serialized_end=1760
+  _globals['_FILESERVICE']._serialized_start=1894
+  _globals['_FILESERVICE']._serialized_end=2561
 # @@protoc_insertion_point(module_scope)

@@ -64,12 +64,20 @@ class ReadFileResponse(_message.Message):
     def __init__(self, stat: _Optional[_Union[FileStat, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class WriteFileRequest(_message.Message):
-    __slots__ = ("header", "data")
+    __slots__ = ("header", "data", "end")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     header: WriteFileHeader
     data: bytes
-    def __init__(self, header: _Optional[_Union[WriteFileHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    end: WriteFileEnd
+    def __init__(self, header: _Optional[_Union[WriteFileHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[WriteFileEnd, _Mapping]] = ...) -> None: ...
+
+class WriteFileEnd(_message.Message):
+    __slots__ = ("size",)
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    def __init__(self, size: _Optional[int] = ...) -> None: ...
 
 class WriteFileHeader(_message.Message):
     __slots__ = ("session_id", "path", "epoch", "mode", "make_parents", "expected_version")

@@ -134,12 +134,15 @@ class FileServiceServicer:
     def WriteFile(self, request_iterator, context):
         """WriteFile creates or replaces a file with what the client streams.
 
-        The first message is the header, the others are data in order. The file
-        changes only when the client has ended its stream properly; a stream that
-        breaks off changes nothing. Repeating it with the same content is safe
-        unless somebody else writes the file.
+        The first message is the header, then comes data in order, and last the
+        end. The file changes only after the end has arrived: to a server, a stream
+        that broke off looks like one that is complete, so the client says so. A
+        stream without an end changes nothing. Repeating it with the same content
+        is safe unless somebody else writes the file.
 
         Errors:
+        * INVALID_ARGUMENT (INVALID_ENVELOPE): the stream ended without its end, or
+        its end names another size than arrived. Nothing changed.
         * ABORTED (VERSION_CONFLICT): the file is not at `expected_version`.
         * ABORTED (EPOCH_STALE): a newer owner has the session.
         * FAILED_PRECONDITION (IS_DIRECTORY, DISK_FULL, PERMISSION_DENIED, …).

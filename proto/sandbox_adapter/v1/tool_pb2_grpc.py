@@ -131,8 +131,8 @@ class ToolServiceServicer:
         * ALREADY_EXISTS (ID_CONFLICT): the id names another call. Nothing ran.
         * FAILED_PRECONDITION (RESULT_EXPIRED): the call ran long ago.
         * ABORTED (EPOCH_STALE): a newer owner has the session. Nothing ran.
-        * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): retry with the same id after
-        RetryInfo. Nothing ran.
+        * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED, LEDGER_FULL): retry with the same id
+        after RetryInfo. Nothing ran.
         * UNAVAILABLE (DRAINING, ENGINE_DOWN, SESSION_NOT_READY): retry with the
         same id after RetryInfo. Nothing ran.
         * UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED without a reason: the

@@ -99,6 +99,8 @@ def _upload(*parts: bytes, **header: Any) -> AsyncIterator[file_pb2.WriteFileReq
         yield file_pb2.WriteFileRequest(header=file_pb2.WriteFileHeader(**fields))
         for part in parts:
             yield file_pb2.WriteFileRequest(data=part)
+        end = file_pb2.WriteFileEnd(size=sum(map(len, parts)))
+        yield file_pb2.WriteFileRequest(end=end)
 
     return messages()
 
@@ -165,8 +167,9 @@ async def test_write_is_fenced_once_more_before_it_commits(
     await stream.write(file_pb2.WriteFileRequest(header=header))
     await stream.write(file_pb2.WriteFileRequest(data=b"late"))
     await until(lambda: files.uploaded == b"late")
+    end = file_pb2.WriteFileEnd(size=4)
     await worker.sessions.UpdateSession(session_pb2.UpdateSessionRequest(session_id="s1", epoch=2))
-    await stream.done_writing()
+    await stream.write(file_pb2.WriteFileRequest(end=end))
     with pytest.raises(aio.AioRpcError) as failed:
         await stream
     assert reason_of(failed.value) == "EPOCH_STALE"
@@ -190,6 +193,26 @@ async def test_write_without_a_header_or_with_two_is_refused(
             await worker.files.WriteFile(stream)
         assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert files.committed is None
+
+
+@pytest.mark.parametrize(
+    ("last", "field"),
+    [
+        ([], "end"),
+        ([file_pb2.WriteFileRequest(end=file_pb2.WriteFileEnd(size=3))], "end.size"),
+        ([file_pb2.WriteFileRequest(end=file_pb2.WriteFileEnd())], "end.size"),
+    ],
+)
+async def test_write_without_its_whole_end_changes_nothing(
+    worker: Worker, files: FakeFiles, last: list[file_pb2.WriteFileRequest], field: str
+) -> None:
+    header = file_pb2.WriteFileRequest(header=file_pb2.WriteFileHeader(session_id="s1", path="f"))
+    data = file_pb2.WriteFileRequest(data=b"half")
+    with pytest.raises(aio.AioRpcError) as failed:
+        await worker.files.WriteFile(_messages(header, data, *last))
+    assert error_info(failed.value).metadata["field"] == field
+    assert files.committed is None
+    assert files.closed == ["upload_abort"]
 
 
 async def test_write_refuses_a_piece_over_the_bound(worker: Worker, files: FakeFiles) -> None:
