@@ -88,7 +88,7 @@ requirements: setup ## pin anew what pyproject.toml asks for
 	@$(COMPILE) --upgrade --group dev -c requirements.txt -o requirements-dev.txt
 
 unit: setup ## the tests that need no Docker
-	@$(BIN)/pytest -q -m "not docker" tests/unit
+	@$(BIN)/pytest -q -n 4 --dist loadfile -m "not docker" tests/unit
 
 engine: ## find a container engine, or install and start one
 	@deploy/engine/ensure.sh
