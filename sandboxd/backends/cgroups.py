@@ -38,13 +38,16 @@ class ContainerCgroup:
         end = time.monotonic() + deadline_s
         while True:
             for folder in self.folders:
-                with contextlib.suppress(OSError):
-                    (folder / "cgroup.kill").write_text("1")
+                _write(folder / "cgroup.kill", b"1")
             pids = self.pids()
             if not pids:
                 return True
             for pid in pids:
                 self._kill_one(pid)
+            for folder in self.folders:
+                # What is frozen dies only once it is thawed; killed first, it runs no more.
+                _write(folder / "freezer.state", b"THAWED")
+                _write(folder / "cgroup.freeze", b"0")
             if time.monotonic() >= end:
                 return False
             time.sleep(SWEEP_REST_S)
@@ -69,6 +72,16 @@ class ContainerCgroup:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         except OSError:
             return
+        finally:
+            os.close(handle)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file of the kernel's where it is there: each version has its own."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(handle, content)
         finally:
             os.close(handle)
 

@@ -88,6 +88,7 @@ class DockerBackend:
         self._undoing: set[asyncio.Task[None]] = set()
         self._worker = ""
         self._uid = -1
+        self._cpus = 1
         self._toolbox: Toolbox | None = None
 
     async def start(self) -> None:
@@ -99,6 +100,7 @@ class DockerBackend:
                 raise StartupError(
                     f"the container engine speaks API {spoken}; {wanted} is needed", EXIT_ENGINE
                 )
+            self._cpus = await self._engine.cpus()
             self._take_state_folder()
             labels = {LABEL_WORKER: self._worker, LABEL_RESOURCE: "toolbox"}
             self._toolbox = await ensure_toolbox(
@@ -207,7 +209,7 @@ class DockerBackend:
         uid, gid = identity.user_of(
             spec.profile.user, image.user, self._uid, allow_root=spec.profile.allow_root
         )
-        facts = _facts(spec, image, uid, gid)
+        facts = _facts(spec, image, uid, gid, min(spec.profile.cpus, self._cpus))
         secret = new_secret()
         with contextlib.ExitStack() as started:
             try:
@@ -262,6 +264,7 @@ class DockerBackend:
             rg_argv=self._toolbox.rg_argv,
             uid=uid,
             gid=gid,
+            cpus=min(spec.profile.cpus, self._cpus),
             own_accounts=own_accounts,
         )
 
@@ -354,7 +357,7 @@ class DockerBackend:
         self._cgroups.pop(resource_id, None)
 
 
-def _facts(spec: SandboxSpec, image: ImageFacts, uid: int, gid: int) -> SandboxFacts:
+def _facts(spec: SandboxSpec, image: ImageFacts, uid: int, gid: int, cpus: float) -> SandboxFacts:
     profile = spec.profile
     return SandboxFacts(
         image=image.name,
@@ -363,7 +366,7 @@ def _facts(spec: SandboxSpec, image: ImageFacts, uid: int, gid: int) -> SandboxF
         uid=uid,
         gid=gid,
         memory_bytes=int(profile.memory),
-        cpu_millis=round(profile.cpus * 1000),
+        cpu_millis=round(cpus * 1000),
         pids=profile.pids,
         disk_bytes=0,
         tmp_bytes=int(profile.tmp),

@@ -19,12 +19,11 @@ _LOCAL_ONLY: Final = "sandboxd/"
 
 _START_HINTS: Final = (
     (
-        re.compile(r"unknown or invalid runtime name|unknown runtime"),
+        re.compile(r"(?i)unknown (or invalid )?runtime"),
         "the engine has no runtime `{}`",
     ),
     (re.compile(r"no space left on device"), "the engine's disk is full"),
-    (re.compile(r"(Minimum memory limit|memory limit)"), "the engine refuses the memory limit"),
-    (re.compile(r"range of CPUs"), "the profile asks for more CPUs than the worker has"),
+    (re.compile(r"(?i)memory limit"), "the engine refuses the memory limit"),
 )
 
 

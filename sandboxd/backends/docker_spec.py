@@ -65,6 +65,8 @@ class Placement:
     rg_argv: Sequence[str]
     uid: int
     gid: int
+    cpus: float
+    """The profile's, or all that the worker has where that is less: the engine refuses more."""
     own_accounts: bool
     """Whether passwd and group are the daemon's; an image's own user has its own."""
 
@@ -137,7 +139,7 @@ def _host_config(spec: SandboxSpec, image: ImageFacts, place: Placement) -> dict
         "Memory": int(profile.memory),
         # Equal to Memory: no swap beside it.
         "MemorySwap": int(profile.memory),
-        "NanoCpus": round(profile.cpus * 1_000_000_000),
+        "NanoCpus": round(place.cpus * 1_000_000_000),
         "PidsLimit": profile.pids,
         "ShmSize": int(profile.shm),
         # The guest raises the score of what it starts, never its own.
@@ -155,8 +157,8 @@ def _host_config(spec: SandboxSpec, image: ImageFacts, place: Placement) -> dict
             "Type": "json-file",
             "Config": {"max-size": _LOG_BYTES_MAX, "max-file": "1"},
         },
-        "Tmpfs": _tmpfs(spec),
-        "Mounts": [*_binds(place), *_volume_covers(spec, image)],
+        "Tmpfs": _tmpfs(spec, image, place),
+        "Mounts": _binds(place),
     }
 
 
@@ -177,11 +179,15 @@ def _entrypoint(spec: SandboxSpec, image: ImageFacts, place: Placement) -> list[
     ]
 
 
-def _tmpfs(spec: SandboxSpec) -> dict[str, str]:
+def _tmpfs(spec: SandboxSpec, image: ImageFacts, place: Placement) -> dict[str, str]:
     def options(size_bytes: int) -> str:
-        return f"rw,nosuid,nodev,exec,mode=1777,size={size_bytes}"
+        # Owned by the user: where the folder exists in the image, the runtime gives
+        # the mount that folder's mode, whatever is asked for here.
+        owner = f"uid={place.uid},gid={place.gid}"
+        return f"rw,nosuid,nodev,exec,mode=1777,{owner},size={size_bytes}"
 
-    mounts = {path: options(SMALL_TMPFS_BYTES) for path in spec.profile.writable_tmpfs}
+    small = [*spec.profile.writable_tmpfs, *_volumes(image)]
+    mounts = {path: options(SMALL_TMPFS_BYTES) for path in small}
     return {**mounts, "/tmp": options(int(spec.profile.tmp))}
 
 
@@ -211,25 +217,17 @@ def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
     }
 
 
-def _volume_covers(spec: SandboxSpec, image: ImageFacts) -> list[dict[str, Any]]:
-    """A tmpfs over each of the image's volumes, which would be writable without a quota."""
-    volumes = sorted({posixpath.normpath(volume) for volume in image.volumes})
+def _volumes(image: ImageFacts) -> list[str]:
+    """The image's volumes, each to be covered: it would be writable without a quota."""
+    volumes = {posixpath.normpath(volume) for volume in image.volumes}
+    # These are mounts of ours already.
+    volumes -= {WORKSPACE, HOME, "/tmp"}
     if len(volumes) > VOLUMES_MAX:
         raise CreateFailed("START_FAILED", f"the image has more than {VOLUMES_MAX} volumes")
-    covers = []
     for volume in volumes:
-        if volume in (WORKSPACE, HOME, "/tmp", *spec.profile.writable_tmpfs):
-            continue
         if volume == "/" or any(volume == own or volume.startswith(f"{own}/") for own in _OWN):
             raise CreateFailed("START_FAILED", f"the image declares a volume at `{volume[:80]}`")
-        covers.append(
-            {
-                "Type": "tmpfs",
-                "Target": volume,
-                "TmpfsOptions": {"SizeBytes": SMALL_TMPFS_BYTES, "Mode": 0o1777},
-            }
-        )
-    return covers
+    return sorted(volumes)
 
 
 def passwd_text(uid: int, gid: int) -> str:

@@ -100,6 +100,10 @@ class Engine:
 
         return await self._call("version", ask)
 
+    async def cpus(self) -> int:
+        """CPUs of the engine's host."""
+        return await self._call("info", lambda: int(self._api().info()["NCPU"]))
+
     async def image(self, name: str) -> dict[str, Any]:
         """Inspects an image. Raises `EngineNotFound`, `EngineDown`."""
         return await self._call("image_inspect", lambda: self._api().inspect_image(name))

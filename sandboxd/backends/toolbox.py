@@ -70,6 +70,8 @@ async def ensure_toolbox(
         record = json.loads((path / _RECORD).read_text(encoding="utf-8"))
     except (tarfile.TarError, ValueError) as error:
         raise StartupError(f"`{image}` holds no toolbox: {error}", EXIT_IMAGE) from None
+    except EngineNotFound as error:
+        raise StartupError(f"`{image}` holds no toolbox: {error}", EXIT_IMAGE) from None
     except EngineRefused as error:
         raise StartupError(f"the toolbox cannot be exported: {error}", EXIT_ENGINE) from None
     except OSError as error:

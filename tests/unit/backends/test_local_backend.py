@@ -60,12 +60,13 @@ def guest_pid(backend: LocalBackend, resource_id: str) -> int:
 def running(text: str) -> list[int]:
     """Pids whose command line holds a text."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
         try:
-            if text.encode() in entry.read_bytes().replace(b"\0", b" "):
-                found.append(int(entry.parent.name))
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
         except OSError:
             continue
+        if text.encode() in line:
+            found.append(pid)
     return found
 
 
