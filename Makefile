@@ -29,11 +29,11 @@ $(READY): requirements-dev.txt pyproject.toml
 	{ echo "setup: $(PYTHON) is older than 3.11; name another with PYTHON=..." >&2; exit 1; }; \
 	if ! $(BIN)/python -m pip --version > /dev/null 2>&1; then \
 	echo "setup: $(VENV), with $$($(PYTHON) --version)"; $(PYTHON) -m venv --clear $(VENV); fi; \
-	if [ -t 1 ]; then quiet=; else quiet=--quiet; fi; \
+	if [ -t 1 ]; then quiet=; else quiet=-qq; fi; \
 	echo "setup: the pinned tools and libraries"; \
 	$(PIP) $$quiet --require-hashes -r requirements-dev.txt; \
 	echo "setup: the project, editable"; \
-	$(PIP) --quiet --no-deps --no-build-isolation --editable .; \
+	$(PIP) -qq --no-deps --no-build-isolation --editable .; \
 	touch $(READY)
 
 # Runs every step even after one failed: a person wants to see all that is wrong at once.

@@ -33,6 +33,8 @@ DEBIAN_PUBLIC = f"debian:{RELEASE}-slim"
 DEBIAN = f"sandboxd/debian:{RELEASE}"
 # A registry that answers delivers 30 MB in this time; one that does not must not hold us up.
 PULL_TIMEOUT_S = 20
+# An engine that answers a question later than this is stuck.
+ANSWER_TIMEOUT_S = 60
 # Documentation and translations help nobody in a sandbox; licences stay.
 DPKG_EXCLUDES = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 # A step as the two builders of the engine announce it.
@@ -62,8 +64,15 @@ def run(*argv: str | Path, env: dict[str, str] | None = None) -> None:
 
 
 def ask(*argv: str) -> str:
-    """The output of a quick question, or an empty text where it fails."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    """The output of a quick question, or an empty text where it fails or nobody is there to ask."""
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:  # not every machine with an engine is a Debian
+        return ""
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"`{' '.join(argv)}` gave no answer in {ANSWER_TIMEOUT_S} s") from None
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -271,7 +280,11 @@ def main() -> int:
     lock_file.parent.mkdir(exist_ok=True)
     # Two builds at once would each bootstrap the same base.
     with lock_file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another build is at work here; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             if shutil.which("docker") is None:
                 raise BuildError("there is no `docker` command here: `make engine`", 3)

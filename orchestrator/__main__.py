@@ -141,7 +141,7 @@ def _run_command(given: argparse.Namespace) -> Coroutine[Any, Any, int]:
             "model_calls_max": given.max_calls,
             "files": {"take_self_executing": given.take_self_executing},
         },
-        _FLAGS,
+        _FLAGS | {"model.api_key": given.model_api_key_env},
     )
     return app.run(settings, Terminal(sys.stdout, settings.log))
 

@@ -21,6 +21,7 @@ from orchestrator.errors import (
     OrchestratorError,
     UsageError,
 )
+from orchestrator.escape import printable
 from orchestrator.events import (
     CopiedIn,
     CopiedOut,
@@ -105,7 +106,7 @@ class _Run:
         await journal.write(
             RunStarted(
                 model=settings.model.name,
-                workspace=str(settings.workspace or ""),
+                workspace=printable(str(settings.workspace or "")),
                 dry_run=settings.dry_run,
                 model_calls_max=settings.model_calls_max,
             )
@@ -168,17 +169,20 @@ class _Run:
         """True where everything was taken over, or would be."""
         begun = time.monotonic()
         out = CopyOut(tree, sandbox, self._settings.files, snapshot)
-        await out.run(dry_run=self._settings.dry_run)
-        await self._journal.write(
-            CopiedOut(
-                dry_run=self._settings.dry_run,
-                changes=tuple(out.changes),
-                refused=tuple(out.refused),
-                left=tuple(f"{count} {kind}" for kind, count in sorted(out.stayed.items())),
-                bytes=out.bytes,
-                duration_s=time.monotonic() - begun,
+        try:
+            await out.run(dry_run=self._settings.dry_run)
+        finally:
+            # What was done before a failure or an interrupt is in the workspace, too.
+            await self._journal.write(
+                CopiedOut(
+                    dry_run=self._settings.dry_run,
+                    changes=tuple(out.changes),
+                    refused=tuple(out.refused),
+                    left=tuple(f"{count} {kind}" for kind, count in sorted(out.stayed.items())),
+                    bytes=out.bytes,
+                    duration_s=time.monotonic() - begun,
+                )
             )
-        )
         return not any(fact.conflict for fact in out.refused)
 
 

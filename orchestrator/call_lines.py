@@ -78,7 +78,8 @@ def after(call: ToolCall, outcome: Outcome) -> list[Line]:
         return []
     lines = outcome.text.rstrip("\n").split("\n")
     # Said already, in the facts.
-    shown = [line for line in lines if not line.startswith("[Command exited with code")]
+    said = f"[Command exited with code {outcome.exit_code}]"
+    shown = [line for line in lines if line != said]
     while shown and not shown[-1].strip():
         shown.pop()
     hidden = len(shown) - OUTPUT_LINES_MAX
@@ -179,10 +180,8 @@ def _glob_count(outcome: Outcome) -> str:
 
 def _rows(outcome: Outcome, key: str, one: str) -> str:
     rows = outcome.facts.get(key)
-    # Without facts there are none, or too many to keep.
-    count = len(rows) if isinstance(rows, list) else 0
-    if not count and not outcome.text.startswith("No "):
-        count = len(outcome.text.splitlines())
+    # Too many rows to keep are kept as their number.
+    count = len(rows) if isinstance(rows, list) else _number(outcome.facts, key)
     return plural(count, one)
 
 

@@ -57,6 +57,15 @@ class ModelSettings(_Settings):
             raise ValueError("must begin with http:// or https://")
         return value.rstrip("/")
 
+    @field_validator("api_key")
+    @classmethod
+    def _is_one_word(cls, value: SecretStr | None) -> SecretStr | None:
+        # Checked here: a library that refuses the header later would show the key.
+        secret = value.get_secret_value() if value is not None else ""
+        if not (secret.isascii() and all("!" <= char <= "~" for char in secret)):
+            raise ValueError("holds a space, a line break or another character that no key has")
+        return value
+
 
 class WorkspaceSettings(_Settings):
     """What may be copied into a sandbox, and out of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from orchestrator.errors import InvalidConversation
@@ -50,23 +50,32 @@ def fold(events: Iterable[Event], tools: Sequence[ToolSpec]) -> ModelRequest:
     server refuses such a request, and for ever.
     """
     messages: list[ModelMessage] = []
-    open_calls: dict[str, None] = {}
+    asked: list[str] = []
+    answers: dict[str, ModelMessage] = {}
     for event in events:
         if isinstance(event, CallEnded):
-            if event.call.call_id not in open_calls:
-                raise InvalidConversation(f"no open call `{event.call.call_id}`")
-            del open_calls[event.call.call_id]
+            call_id = event.call.call_id
+            if call_id not in asked or call_id in answers:
+                raise InvalidConversation(f"no open call `{call_id}`")
             text = event.outcome.text or "(no output)"
-            messages.append(ModelMessage(role="tool", text=text, call_id=event.call.call_id))
+            answers[call_id] = ModelMessage(role="tool", text=text, call_id=call_id)
+            if len(answers) == len(asked):
+                # In the order of the calls: that in which reads end is chance.
+                messages += [answers[one] for one in asked]
+                asked, answers = [], {}
         elif isinstance(event, SystemPrompt | UserSaid | AssistantSaid):
-            if open_calls:
-                raise InvalidConversation(f"call `{next(iter(open_calls))}` has no result")
+            _refuse_open(asked, answers)
             messages.append(_message(event))
             if isinstance(event, AssistantSaid):
-                open_calls = dict.fromkeys(call.call_id for call in event.reply.calls)
-    if open_calls:
-        raise InvalidConversation(f"call `{next(iter(open_calls))}` has no result")
+                asked = [call.call_id for call in event.reply.calls]
+    _refuse_open(asked, answers)
     return ModelRequest(messages=tuple(messages), tools=tuple(tools))
+
+
+def _refuse_open(asked: Sequence[str], answers: Mapping[str, ModelMessage]) -> None:
+    for call_id in asked:
+        if call_id not in answers:
+            raise InvalidConversation(f"call `{call_id}` has no result")
 
 
 def _message(event: SystemPrompt | UserSaid | AssistantSaid) -> ModelMessage:

@@ -111,7 +111,10 @@ class AttemptDiscarded(_Event):
 
 
 class ModelCalled(_Event):
-    """A model call ended, well or not. One for each attempt that was paid for."""
+    """A model call ended, well or not, after all its attempts.
+
+    `usage` is that of the attempt that succeeded: a failed one reports none.
+    """
 
     type: Literal["model_call"] = "model_call"
     number: int

@@ -16,6 +16,7 @@ from orchestrator import arguments
 from orchestrator.config import RunSettings
 from orchestrator.context import fold
 from orchestrator.errors import CeilingReached, ModelError, SandboxFailed
+from orchestrator.escape import clipped, printable
 from orchestrator.events import (
     AssistantSaid,
     AttemptDiscarded,
@@ -135,6 +136,10 @@ class Loop:
                     raise ModelError("too_many_tokens", _CUT_TEXT)
                 if reply.stop == "refused":
                     raise ModelError("refused", "the model refused to answer")
+                if reply.stop == "other":
+                    # Whether the model was done is not known, so it is not called done.
+                    word = clipped(printable(reply.raw_stop), 80)
+                    raise ModelError("garbled", f"the reply ended with `{word}`, not as one does")
                 return reply
             await self._run_calls(reply)
             await self._journal.write(TurnClosed(number=number))
@@ -195,7 +200,7 @@ class Loop:
         refusal = _refusal(reply)
         if refusal is not None:
             for call in reply.calls:
-                await self._end(call, _not_run(refusal))
+                await self._end(call, Outcome.not_run(refusal))
             return
         gathered = self._gathered(reply.calls)
         try:
@@ -230,7 +235,7 @@ class Loop:
     async def _run_one(self, call: ToolCall) -> None:
         fault = arguments.problem(call, self._tools)
         if fault is not None:
-            await self._end(call, _not_run(fault))
+            await self._end(call, Outcome.not_run(fault))
             return
         spec = self._tools[call.name]
         async with self._gate:
@@ -251,10 +256,10 @@ class Loop:
         for call in calls:
             if call.call_id in ended:
                 continue
-            outcome: Outcome | None = _not_run(_SKIPPED)
+            outcome: Outcome | None = Outcome.not_run(_SKIPPED)
             if call.call_id in started:
                 outcome = await self._cancel(call) if ask else None
-            await self._end(call, outcome or _unknown(_INTERRUPTED))
+            await self._end(call, outcome or Outcome.unknown(_INTERRUPTED))
 
     async def _cancel(self, call: ToolCall) -> Outcome | None:
         try:
@@ -273,11 +278,3 @@ def _refusal(reply: Reply) -> str | None:
     if reply.stop == "refused":
         return _REFUSED
     return _ODD_END.format(reply.raw_stop or "no reason given")
-
-
-def _not_run(text: str) -> Outcome:
-    return Outcome(text=text, is_error=True, ending="NOT_RUN")
-
-
-def _unknown(text: str) -> Outcome:
-    return Outcome(text=text, is_error=True, ending="UNKNOWN", reason="OUTCOME_UNKNOWN")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -96,6 +96,16 @@ class Outcome(Value):
     truncated: bool = False
     facts: JsonObject = {}
     """Typed facts of the tool, as JSON."""
+
+    @classmethod
+    def not_run(cls, text: str) -> Self:
+        """Nothing was started, and `text` says why."""
+        return cls(text=text, is_error=True, ending="NOT_RUN")
+
+    @classmethod
+    def unknown(cls, text: str) -> Self:
+        """Whether there was an effect cannot be known."""
+        return cls(text=text, is_error=True, ending="UNKNOWN", reason="OUTCOME_UNKNOWN")
 
 
 class SandboxFacts(Value):

@@ -37,7 +37,7 @@ CLOSE_TIMEOUT_S: Final = 60.0
 REJOINS_MAX: Final = 4
 """How often a call is asked for again after its connection was lost for good."""
 FACTS_CHARS_MAX: Final = 20_000
-"""Typed facts of a result that are kept in the log; beyond it they are left out."""
+"""Typed facts of a result that are kept in the log; beyond it a list is kept as its length."""
 
 OUTCOME_UNKNOWN: Final = (
     "The connection to the sandbox was lost while this call ran, and what came of it cannot "
@@ -135,6 +135,8 @@ class Sandbox:
         try:
             info = await self._client.get_info(timeout_s=self._connect_s)
             listed = await self._client.list_tools()
+            # Before there is anything to delete: an adapter may offer what nobody can use.
+            self.tools = tuple(_tool_spec(tool) for tool in listed)
             session = await self._create()
         except adapter_errors.ConnectionLost as error:
             raise SandboxFailed(
@@ -146,11 +148,6 @@ class Sandbox:
         except adapter_errors.AdapterError as error:
             raise SandboxFailed(f"no sandbox could be had: {_words(error)}") from None
         self.boot_id, self.ledger_id = info.boot_id, info.ledger_id
-        try:
-            self.tools = tuple(_tool_spec(tool) for tool in listed)
-        except SandboxFailed:
-            await self._client.delete_session(self._session_id, timeout_s=CLOSE_TIMEOUT_S)
-            raise
         self.facts = _facts(self._address, info, session, time.monotonic() - begun)
 
     async def _create(self) -> session_pb2.Session:
@@ -189,19 +186,21 @@ class Sandbox:
                 )
                 return _outcome(response.result)
             except (adapter_errors.InvalidRequest, adapter_errors.Exhausted) as error:
-                return _not_run(f"The sandbox refused this call: {_words(error)}. Nothing was run.")
+                return Outcome.not_run(
+                    f"The sandbox refused this call: {_words(error)}. Nothing was run."
+                )
             except adapter_errors.ResultExpired:
-                return _unknown(EXPIRED)
+                return Outcome.unknown(EXPIRED)
             except adapter_errors.DeadlineExceeded:
                 # Longer than any limit it announced: it is ended, and that is the answer.
-                return await self.cancel(call.call_id) or _unknown(OUTCOME_UNKNOWN)
+                return await self.cancel(call.call_id) or Outcome.unknown(OUTCOME_UNKNOWN)
             except (adapter_errors.ConnectionLost, adapter_errors.AdapterBug) as error:
                 known = await self._ask_what_happened(call, error)
             except adapter_errors.AdapterError as error:
                 raise SandboxFailed(f"the sandbox takes no more calls: {_words(error)}") from None
             if known is not None:
                 return known
-        return await self.cancel(call.call_id) or _unknown(OUTCOME_UNKNOWN)
+        return await self.cancel(call.call_id) or Outcome.unknown(OUTCOME_UNKNOWN)
 
     async def _ask_what_happened(
         self, call: ToolCall, cause: adapter_errors.AdapterError
@@ -214,10 +213,10 @@ class Sandbox:
         if known.state == tool_pb2.CALL_STATE_RUNNING:
             return None
         if known.state == tool_pb2.CALL_STATE_FINISHED:
-            return _unknown(EXPIRED) if known.reason else _outcome(known.result)
+            return Outcome.unknown(EXPIRED) if known.reason else _outcome(known.result)
         if known.state == tool_pb2.CALL_STATE_NEVER_SEEN and known.ledger_id == self.ledger_id:
-            return _not_run(NOT_RUN)
-        return _unknown(OUTCOME_UNKNOWN)
+            return Outcome.not_run(NOT_RUN)
+        return Outcome.unknown(OUTCOME_UNKNOWN)
 
     async def cancel(self, call_id: str) -> Outcome | None:
         """Ends a call and returns what came of it; None where that cannot be learnt."""
@@ -307,8 +306,9 @@ def _tool_spec(tool: tool_pb2.Tool) -> ToolSpec:
         schema = json.loads(tool.input_schema_json)
         Draft202012Validator.check_schema(schema)
     except (ValueError, SchemaError) as error:
+        said = error.message if isinstance(error, SchemaError) else str(error)
         raise SandboxFailed(
-            f"the adapter's tool `{printable(tool.name)}` has no usable schema: {error}"
+            f"the adapter's tool `{printable(tool.name)}` has no usable schema: {printable(said)}"
         ) from None
     return ToolSpec(
         name=tool.name,
@@ -342,7 +342,10 @@ def _outcome(result: tool_pb2.ToolResult) -> Outcome:
     if details is not None:
         facts = MessageToDict(getattr(result, details))
         if len(json.dumps(facts)) > FACTS_CHARS_MAX:
-            facts = {}
+            facts = {
+                key: len(value) if isinstance(value, list) else value
+                for key, value in facts.items()
+            }
     return Outcome(
         text=result.text,
         is_error=result.is_error,
@@ -363,14 +366,6 @@ def _name(enum: Any, value: int, prefix: str) -> str:
 
 def _seconds(duration: Any) -> float:
     return float(duration.ToNanoseconds()) / 1e9
-
-
-def _not_run(text: str) -> Outcome:
-    return Outcome(text=text, is_error=True, ending="NOT_RUN")
-
-
-def _unknown(text: str) -> Outcome:
-    return Outcome(text=text, is_error=True, ending="UNKNOWN", reason="OUTCOME_UNKNOWN")
 
 
 _KINDS: Final[dict[int, Literal["file", "directory", "link", "special"]]] = {

@@ -38,6 +38,7 @@ from orchestrator.messages import ToolCall
 
 CHANGES_SHOWN_MAX: Final = 50
 _NAME_WIDTH: Final = 6
+_ROW_CHARS_MIN: Final = 20
 _INDENT: Final = " " * (4 + _NAME_WIDTH + 1)
 _MARKS: Final = {
     "added": ("A", "green"),
@@ -178,14 +179,16 @@ class Terminal:
         self._column_open = False
 
     def _body(self, lines: list[call_lines.Line]) -> None:
+        # A row that a terminal would wrap to its left edge is cut instead.
+        room = max(_ROW_CHARS_MIN, self._console.width - len(_INDENT))
         for line in lines:
-            self._line(_INDENT + line.text, _TONES[line.tone])
+            text = clipped(line.text, room) if self._console.is_terminal else line.text
+            self._line(_INDENT + text, _TONES[line.tone])
 
     def _head(self, call: ToolCall, style: str) -> None:
         name = clipped(printable(call.name), 40)
-        head = Text(f"    {name:<{_NAME_WIDTH}} ", style=style)
-        head.append(call_lines.title(call), style="default")
-        self._print(head, end="")
+        head = Text().append(f"    {name:<{_NAME_WIDTH}} ", style=style)
+        self._print(head.append(call_lines.title(call)), end="")
 
     # --- The end -------------------------------------------------------------
 
@@ -194,7 +197,7 @@ class Terminal:
         verb = "would change" if event.dry_run else "changed"
         self._print(Text(""))
         if not event.changes:
-            self._field("files", f"nothing {verb}" if not event.dry_run else "nothing would change")
+            self._field("files", f"nothing {verb}")
         else:
             self._field("files", f"{len(event.changes)} {verb}", seconds(event.duration_s))
         for change in event.changes[:CHANGES_SHOWN_MAX]:
@@ -233,8 +236,8 @@ class Terminal:
 
     def _field(self, name: str, value: str, note: str = "", style: str = "") -> None:
         self._close_column()
-        line = Text(f"{name:<9}", style="bold")
-        line.append(value, style=style or "default")
+        # The style of a whole text would be that of its parts, too.
+        line = Text().append(f"{name:<9}", style="bold").append(value, style=style)
         if note:
             line.append(f"  {note}", style="dim")
         self._print(line)

@@ -52,8 +52,8 @@ class ProfileSettings(_Settings):
     cpus: Annotated[float, Field(gt=0, le=1024, allow_inf_nan=False)] = 2.0
     pids: int = Field(default=512, ge=32, le=1_000_000)
     """Processes and threads, the guest's own (about 25) included."""
-    tmp: ByteSize = _size(512 * _MIB, 64 * _MIB)
-    """Size of `/tmp`, in memory."""
+    tmp: ByteSize = _size(512 * _MIB, limits.SPILL_TOTAL_BYTES_MAX)
+    """Size of `/tmp`, in memory. What commands spill lies there too."""
     shm: ByteSize = _size(64 * _MIB, _MIB)
     """Size of `/dev/shm`, in memory."""
     open_files: int = Field(default=4096, ge=256, le=1_048_576)
@@ -77,8 +77,8 @@ class ProfileSettings(_Settings):
     @model_validator(mode="after")
     def _consistent(self) -> ProfileSettings:
         # Both live in the container's memory; the rest must stay for processes.
-        if 2 * (self.tmp + self.shm) > self.memory + self.memory // 4:
-            raise ValueError("`tmp` and `shm` together must stay below half of `memory`")
+        if 2 * (self.tmp + self.shm) > self.memory:
+            raise ValueError("`tmp` and `shm` together must be at most half of `memory`")
         if self.user == "0:0" and not self.allow_root:
             raise ValueError('`user = "0:0"` needs `allow_root = true`')
         if self.idle_timeout_s > self.idle_timeout_max_s:

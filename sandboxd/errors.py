@@ -23,6 +23,7 @@
     │       ├── SessionNotReady      UNAVAILABLE
     │       ├── Draining             UNAVAILABLE
     │       ├── EngineDown           UNAVAILABLE
+    │       ├── EndUnfinished        UNAVAILABLE
     │       ├── SessionsExhausted    RESOURCE_EXHAUSTED
     │       ├── CallsExhausted       RESOURCE_EXHAUSTED
     │       └── LedgerFull           RESOURCE_EXHAUSTED
@@ -297,6 +298,19 @@ class EngineDown(RetryLater):
         super().__init__("the container engine does not answer", operator_text)
 
 
+class EndUnfinished(RetryLater):
+    """A session's end is recorded, and something of it could not be removed yet."""
+
+    status = "UNAVAILABLE"
+    reason = "ENGINE_DOWN"
+    retry_s = 5.0
+
+    def __init__(self, session_id: str, operator_text: str) -> None:
+        super().__init__(
+            f"what is left of session `{session_id}` is not removed yet", operator_text
+        )
+
+
 class SessionsExhausted(RetryLater):
     """The worker has as many sessions as it may have."""
 
@@ -309,13 +323,13 @@ class SessionsExhausted(RetryLater):
 
 
 class CallsExhausted(RetryLater):
-    """The session's queue of calls is full."""
+    """The session's queue of calls is full, or its file verbs are as many as may be."""
 
     status = "RESOURCE_EXHAUSTED"
     reason = "CALLS_EXHAUSTED"
 
-    def __init__(self, queued_max: int) -> None:
-        super().__init__(f"{queued_max} calls of this session wait already")
+    def __init__(self, kind: str, most: int) -> None:
+        super().__init__(f"this session has {most} {kind}, the most it may have")
 
 
 class LedgerFull(RetryLater):

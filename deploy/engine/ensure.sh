@@ -137,7 +137,10 @@ fi
 # Two runs at once would start two engines over one state folder. What is started from here
 # closes the descriptor, else a living engine would hold the lock.
 exec 9> /var/lock/sandboxd-engine.lock
-flock 9
+flock -n 9 || {
+    say "another run is at work on the engine; waiting for it"
+    flock 9
+}
 if answers; then succeed; fi
 if ! command -v dockerd > /dev/null 2>&1 || ! command -v docker > /dev/null 2>&1; then
     install_engine

@@ -23,11 +23,14 @@ OnFragment = Callable[[Fragment], None]
 class Model(Protocol):
     """One attempt at one model call."""
 
-    async def complete(self, request: ModelRequest, on_fragment: OnFragment) -> Reply:
+    async def complete(
+        self, request: ModelRequest, on_fragment: OnFragment, *, streamed: bool
+    ) -> Reply:
         """Sends the request and returns the complete reply.
 
         A reply is complete only when the server's terminal mark was seen; an end
-        without it is an error, whatever came before. Raises `ModelError`; never
-        repeats by itself (`retry.py` does). `on_fragment` must not block.
+        without it is an error, whatever came before. Where it is not `streamed` it
+        comes as one piece. Raises `ModelError`; never repeats by itself (`retry.py`
+        does). `on_fragment` must not block.
         """
         ...

@@ -1,4 +1,4 @@
-"""The chat-completions format as pure functions: a request out, fragments in.
+"""The chat-completions format as pure functions: a request out, a reply in.
 
 Servers that speak it disagree in how they cut a tool call into fragments: indexes
 are missing, or 0 for all; ids come once, on every fragment, or as text `null`;
@@ -25,6 +25,9 @@ RAW_ARGUMENTS_CHARS_MAX: Final = 2_000
 
 _STOPS: Final[dict[str, StopReason]] = {
     "stop": "end",
+    "end_turn": "end",
+    "eos": "end",
+    "stop_sequence": "end",
     "tool_calls": "calls",
     "function_call": "calls",
     "length": "length",
@@ -37,15 +40,16 @@ _STOPS: Final[dict[str, StopReason]] = {
 
 
 def encode_request(
-    request: ModelRequest, model: str, output_tokens_max: int | None
+    request: ModelRequest, model: str, output_tokens_max: int | None, *, streamed: bool
 ) -> dict[str, Any]:
-    """The body of a streaming request."""
+    """The body of a request."""
     body: dict[str, Any] = {
         "model": model,
         "messages": _encode_messages(request),
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": streamed,
     }
+    if streamed:
+        body["stream_options"] = {"include_usage": True}
     if request.tools:
         body["tools"] = [
             {
@@ -126,12 +130,8 @@ class Accumulator:
         """The server named a reason why the reply ended."""
         return self._raw_stop is not None
 
-    @property
-    def has_usage(self) -> bool:
-        return self._usage.reported
-
     def feed(self, name: str, data: str) -> list[Fragment]:
-        """Takes one event; returns what can be shown of it."""
+        """Takes one event, or a whole reply; returns what can be shown of it."""
         if data.strip() == "[DONE]":
             self.done = True
             return []
@@ -141,7 +141,7 @@ class Accumulator:
             chunk = None
         if not isinstance(chunk, dict):
             raise ModelError(
-                "garbled", "the stream holds an event that is no JSON object", retryable=True
+                "garbled", "the reply holds something that is no JSON object", retryable=True
             )
         if chunk.get("error") or name == "error":
             raise failures.from_stream(chunk.get("error") or chunk)
@@ -154,7 +154,7 @@ class Accumulator:
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self._raw_stop = reason
-        delta = choice.get("delta") or choice.get("message")
+        delta = choice.get("delta") or _placed(choice.get("message"))
         return self._take_delta(delta) if isinstance(delta, dict) else []
 
     def _take_delta(self, delta: dict[str, Any]) -> list[Fragment]:
@@ -252,7 +252,7 @@ class Accumulator:
         be used.
         """
         if self._raw_stop is None and not self.done:
-            raise ModelError("network", "the stream ended before the reply did", retryable=True)
+            raise ModelError("network", "the reply ended without its end mark", retryable=True)
         if self._raw_stop == "error":
             raise ModelError("server_error", "the model server gave up", retryable=True)
         calls = tuple(self._finish(call) for call in self._calls)
@@ -266,7 +266,8 @@ class Accumulator:
         )
 
     def _stop(self, has_calls: bool) -> StopReason:
-        stop = _STOPS.get(self._raw_stop, "other") if self._raw_stop is not None else "end"
+        # Some servers write the words large.
+        stop = _STOPS.get(self._raw_stop.lower(), "other") if self._raw_stop is not None else "end"
         # `stop` beside calls, and `tool_calls` without one, are both seen in the wild.
         if stop in ("end", "calls"):
             return "calls" if has_calls else "end"
@@ -284,6 +285,17 @@ class Accumulator:
             raw_arguments="" if arguments is not None else call.raw[:RAW_ARGUMENTS_CHARS_MAX],
             fault=fault,
         )
+
+
+def _placed(message: Any) -> Any:
+    """A whole message with its calls numbered: each is one, whatever ids they share."""
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(calls, list):
+        return message
+    numbered = [
+        {**call, "index": index} for index, call in enumerate(calls) if isinstance(call, dict)
+    ]
+    return {**message, "tool_calls": numbered}
 
 
 def _count(raw: Any, key: str) -> int:

@@ -1,8 +1,9 @@
-"""The one retry layer around model calls (requirements E3, RT-42; FD-07).
+"""The one retry layer around model calls (requirements E3, RT-42, RT-43; FD-07).
 
 An attempt is void until it is complete: nothing of it is executed or remembered,
 so asking again repeats no effect. Those who watch are told that its fragments are
-void before the next attempt begins.
+void before the next attempt begins; the next one is not streamed, so that nobody sees
+a reply begin twice.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ async def ask(
             on_fragment(fragment)
 
         try:
-            reply = await model.complete(request, show)
+            reply = await model.complete(request, show, streamed=attempt == 1)
         except ModelError as error:
             wait_s = _wait(error, attempt, settings)
             if wait_s is None:

@@ -53,9 +53,15 @@ class When(_Part):
 
     @field_validator("results", "absent")
     @classmethod
-    def _compiles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _compile(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in value:
             _compiled(pattern)
+        return value
+
+    @field_validator("task")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        _compiled(value or "")
         return value
 
 
@@ -65,7 +71,8 @@ class Fault(_Part):
     kind: Literal["cut", "garble", "delay", "status", "error"]
     """`cut`: the connection ends after `after_events` events. `garble`: an event that
     is no JSON takes the place of the next one. `delay`: nothing is sent for
-    `seconds`. `status`: the HTTP answer is `status`. `error`: an in-band error."""
+    `seconds`. `status`: the HTTP answer is `status`. `error`: an in-band error. A reply
+    that is not streamed counts as one event."""
     after_events: int = Field(default=1, ge=0)
     seconds: float = Field(default=0, ge=0, le=600)
     status: int = Field(default=503, ge=400, le=599)
@@ -91,6 +98,14 @@ class Turn(_Part):
     output_tokens: int | None = None
     """Absent: a quarter of the characters, rounded up."""
     fault: Fault | None = None
+
+    @field_validator("capture")
+    @classmethod
+    def _have_a_group(cls, value: dict[str, str]) -> dict[str, str]:
+        for pattern in value.values():
+            if _compiled(pattern).groups < 1:
+                raise ValueError(f"{pattern!r} has no group to capture")
+        return value
 
 
 class Chunking(_Part):
@@ -246,9 +261,16 @@ def _fill(value: Any, captures: dict[str, str]) -> Any:
         return [_fill(item, captures) for item in value]
     if isinstance(value, dict):
         if set(value) == {"capture", "add"}:
-            return max(1, int(captures[value["capture"]]) + int(value["add"]))
+            return max(1, _number(captures, value["capture"]) + int(value["add"]))
         return {key: _fill(item, captures) for key, item in value.items()}
     return value
+
+
+def _number(captures: dict[str, str], name: str) -> int:
+    found = captures.get(name, "")
+    if not found.isdecimal():
+        raise ScriptMismatch(f"capture `{name}` holds no number but {found!r}")
+    return int(found)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -1,7 +1,7 @@
-"""The scripted model: an HTTP server that streams replies from a script.
+"""The scripted model: an HTTP server that replies from a script.
 
-It speaks what `chat_completions.py` speaks, over a real socket, cut into pieces on
-purpose, so that demo and tests go the way that a live model goes. One request a
+It speaks what `chat_completions.py` speaks, over a real socket, streams cut into pieces
+on purpose, so that demo and tests go the way that a live model goes. One request a
 connection; every bound is small, since its clients are tests and demos.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from orchestrator.errors import UsageError
 from orchestrator.escape import printable
-from orchestrator.models.script import Fault, Script, ScriptMismatch, Turn, play
+from orchestrator.models.script import Fault, Script, ScriptCall, ScriptMismatch, Turn, play
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -44,13 +44,11 @@ class ScriptedModel:
         self._running: set[asyncio.Task[None]] = set()
         self.requests: int = 0
         """Requests that were answered, failures included."""
-        self.mismatches: list[str] = []
-        """What did not fit the script, at most 100."""
 
     async def __aenter__(self) -> Self:
         try:
             self._server = await asyncio.start_server(
-                self._connected, self._host, self._port, limit=HEAD_BYTES_MAX
+                self._accept, self._host, self._port, limit=HEAD_BYTES_MAX
             )
         except OSError as error:
             raise UsageError(
@@ -80,11 +78,13 @@ class ScriptedModel:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}/v1"
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: one of the library's is called a fault when it is cancelled.
+        task = asyncio.ensure_future(self._connected(reader, writer))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 request = await _read_request(reader)
@@ -110,17 +110,15 @@ class ScriptedModel:
             return await _send_error(writer, 404, "not_found", f"nothing at {method} {path}")
         try:
             request = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             request = None
         if not _is_request(request):
             return await _send_error(
-                writer, 400, "invalid_request", "the body must ask for a stream of `messages`"
+                writer, 400, "invalid_request", "the body must be an object with `messages`"
             )
         try:
             number, turn = play(self._script, request)
         except ScriptMismatch as error:
-            if len(self.mismatches) < 100:
-                self.mismatches.append(str(error))
             print(f"scripted model: {printable(str(error))}", file=sys.stderr, flush=True)  # noqa: T201
             return await _send_error(writer, 400, "script_mismatch", str(error))
         fault = self._fault(turn, number, request)
@@ -128,7 +126,12 @@ class ScriptedModel:
             return await _send_error(
                 writer, fault.status, fault.code, fault.message, fault.retry_after
             )
-        return await self._stream(writer, turn, request, fault)
+        if request.get("stream") is True:
+            return await self._stream(writer, turn, request, fault)
+        whole = self._whole(turn, request)
+        if fault is not None:
+            whole = await _meet(writer, fault, whole)
+        return await _send(writer, 200, whole)
 
     def _fault(self, turn: Turn, number: int, request: dict[str, Any]) -> Fault | None:
         if turn.fault is None:
@@ -176,12 +179,7 @@ class ScriptedModel:
 
     def _events(self, turn: Turn, request: dict[str, Any]) -> Iterator[str]:
         """The data of each event, in order."""
-        envelope = {
-            "id": f"chatcmpl-{time.time_ns():x}",
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": self._script.model,
-        }
+        envelope = self._envelope("chat.completion.chunk")
 
         def event(choices: list[dict[str, Any]], **more: Any) -> str:
             return json.dumps({**envelope, "choices": choices, **more}, ensure_ascii=False)
@@ -195,23 +193,44 @@ class ScriptedModel:
         for piece in self._pieces(turn.text):
             yield delta({"content": piece})
         for index, call in enumerate(turn.calls):
-            raw = call.raw_arguments
-            if raw is None:
-                raw = json.dumps(call.arguments, ensure_ascii=False)
             head = {"name": call.name, "arguments": ""}
             start = {"index": index, "id": f"call_{index}", "type": "function", "function": head}
             yield delta({"tool_calls": [start]})
-            for piece in self._pieces(raw):
+            for piece in self._pieces(_raw(call)):
                 yield delta({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-        finish = turn.finish
-        if finish is None:
-            finish = "tool_calls" if turn.calls else "stop"
-        if finish:
+        if finish := _finish(turn):
             yield delta({}, finish)
         options = request.get("stream_options")
         if isinstance(options, dict) and options.get("include_usage") is True:
             yield event([], usage=_usage(turn, request))
         yield "[DONE]"
+
+    def _whole(self, turn: Turn, request: dict[str, Any]) -> str:
+        """The body of a reply that is not streamed."""
+        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        if turn.reasoning:
+            message["reasoning_content"] = turn.reasoning
+        if turn.calls:
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{index}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _raw(call)},
+                }
+                for index, call in enumerate(turn.calls)
+            ]
+        choice = {"index": 0, "message": message, "finish_reason": _finish(turn) or None}
+        envelope = self._envelope("chat.completion")
+        usage = _usage(turn, request)
+        return json.dumps({**envelope, "choices": [choice], "usage": usage}, ensure_ascii=False)
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{time.time_ns():x}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self._script.model,
+        }
 
     def _pieces(self, text: str) -> Iterator[str]:
         size = self._script.chunking.fragment_chars
@@ -219,14 +238,24 @@ class ScriptedModel:
 
 
 def _is_request(value: Any) -> bool:
-    if not isinstance(value, dict) or value.get("stream") is not True:
-        return False
-    messages = value.get("messages")
+    messages = value.get("messages") if isinstance(value, dict) else None
     return isinstance(messages, list) and all(isinstance(entry, dict) for entry in messages)
 
 
+def _raw(call: ScriptCall) -> str:
+    if call.raw_arguments is not None:
+        return call.raw_arguments
+    return json.dumps(call.arguments, ensure_ascii=False)
+
+
+def _finish(turn: Turn) -> str:
+    if turn.finish is not None:
+        return turn.finish
+    return "tool_calls" if turn.calls else "stop"
+
+
 async def _meet(writer: asyncio.StreamWriter, fault: Fault, event: str) -> str:
-    """What is sent in the place of `event`."""
+    """What is sent in the place of `event`, or of a whole reply."""
     if fault.kind == "cut":
         raise _Cut
     if fault.kind == "delay":
@@ -243,10 +272,7 @@ def _usage(turn: Turn, request: dict[str, Any]) -> dict[str, Any]:
     said = len(json.dumps(request["messages"], ensure_ascii=False))
     offered = len(json.dumps(request.get("tools", []), ensure_ascii=False))
     wrote = len(turn.text) + len(turn.reasoning)
-    wrote += sum(
-        len(call.name) + len(call.raw_arguments or json.dumps(call.arguments))
-        for call in turn.calls
-    )
+    wrote += sum(len(call.name) + len(_raw(call)) for call in turn.calls)
     inside = turn.input_tokens if turn.input_tokens is not None else -(-(said + offered) // 4)
     outside = turn.output_tokens if turn.output_tokens is not None else -(-wrote // 4)
     return {
@@ -296,7 +322,13 @@ async def _send_json(
     value: dict[str, Any],
     retry_after: str | None = None,
 ) -> None:
-    body = json.dumps(value, ensure_ascii=False).encode()
+    await _send(writer, status, json.dumps(value, ensure_ascii=False), retry_after)
+
+
+async def _send(
+    writer: asyncio.StreamWriter, status: int, text: str, retry_after: str | None = None
+) -> None:
+    body = text.encode()
     advice = f"retry-after: {retry_after}\r\n" if retry_after is not None else ""
     writer.write(
         f"HTTP/1.1 {status} scripted\r\ncontent-type: application/json\r\n{advice}"

@@ -35,7 +35,8 @@ async def copy_in(tree: HostTree, sandbox: Sandbox, settings: WorkspaceSettings)
         await _links(sandbox, snapshot)
         await _remember(sandbox, snapshot)
     except OSError as error:
-        raise WorkspaceError(f"cannot read the workspace: {error.strerror}") from None
+        where = f"`{_text(os.fsdecode(error.filename))}`: " if error.filename else ""
+        raise WorkspaceError(f"cannot read the workspace: {where}{error.strerror}") from None
     except FileVerbFailed as error:
         raise WorkspaceError(f"cannot copy the workspace in: {error} ({error.reason})") from None
     return snapshot

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, cast
 
 from orchestrator.config import WorkspaceSettings
 from orchestrator.escape import printable
 from orchestrator.messages import ChangeFact, RefusedFact
 from orchestrator.sandbox import FileVerbFailed, Sandbox
-from orchestrator.workspace.host_tree import HostConflict, HostTree
+from orchestrator.workspace.host_tree import HostConflict, HostTree, Staged
 from orchestrator.workspace.names import Parts, shown
 from orchestrator.workspace.plan import Change, Plan, Tree, make_plan, to_read
 from orchestrator.workspace.snapshot import Snapshot
@@ -35,14 +35,21 @@ class CopyOut:
         self.stayed: dict[str, int] = {}
         self.bytes = 0
         self._new: set[Parts] = set()
+        self._going: set[Parts] = set()
 
     async def run(self, *, dry_run: bool) -> None:
-        """Compares, then carries out what may be. Faults of single files are reported."""
-        await self._run(dry_run=dry_run)
-        more = len(self.refused) - REFUSED_SHOWN_MAX
-        if more > 0:
-            rest = RefusedFact(path="(others)", why=f"{more} more like these", conflict=True)
-            self.refused = [*self.refused[:REFUSED_SHOWN_MAX], rest]
+        """Compares, then carries out what may be. Faults of single files are reported.
+
+        Raises `SandboxFailed` where the sandbox is lost. However it ends, `changes` holds
+        what was done, and nothing unfinished is left on the host.
+        """
+        try:
+            await self._run(dry_run=dry_run)
+        finally:
+            more = len(self.refused) - REFUSED_SHOWN_MAX
+            if more > 0:
+                rest = RefusedFact(path="(others)", why=f"{more} more like these", conflict=True)
+                self.refused = [*self.refused[:REFUSED_SHOWN_MAX], rest]
 
     async def _run(self, *, dry_run: bool) -> None:
         plan = await self._plan()
@@ -50,19 +57,21 @@ class CopyOut:
         if len(plan.changes) > self._settings.out_changes_max:
             self._refuse_all(plan)
             return
-        self._new = {step.parts for step in plan.changes if step.what == "directory"}
+        self._new = {
+            step.parts for step in plan.changes if step.kind == "added" and step.what == "directory"
+        }
+        self._going = {step.parts for step in plan.changes if step.kind == "removed"}
         for change in plan.changes:
             try:
                 if dry_run:
                     await self._check(change)
+                    self._done(change)
                 else:
                     await self._apply(change)
             except (HostConflict, FileVerbFailed) as error:
                 self._refuse(change, str(error))
             except OSError as error:
                 self._refuse(change, (error.strerror or str(error)).lower())
-            else:
-                self._done(change)
 
     # --- Comparing -----------------------------------------------------------
 
@@ -128,6 +137,10 @@ class CopyOut:
     async def _check(self, change: Change) -> None:
         """What `_apply` would find wrong on the host."""
         was = self._snapshot.host.get(change.parts)
+        if change.what == "link" and change.kind != "removed":
+            await asyncio.to_thread(
+                self._host.refuse_detour, change.parts, change.target, self._going
+            )
         if any(change.parts[:depth] in self._new for depth in range(1, len(change.parts))):
             return
         current = await asyncio.to_thread(self._host.state, change.parts)
@@ -145,19 +158,16 @@ class CopyOut:
         parts = change.parts
         was = self._snapshot.host.get(parts)
         if change.kind == "removed" and was is not None:
-            await asyncio.to_thread(self._host.remove, parts, was)
+            await self._carry_out(change, self._host.remove, parts, was)
         elif change.kind == "mode" and change.mode is not None:
             await self._check(change)
-            await asyncio.to_thread(self._host.change_mode, parts, change.mode)
+            await self._carry_out(change, self._host.change_mode, parts, change.mode)
         elif change.what == "directory":
-            await asyncio.to_thread(self._host.make_directory, parts)
+            await self._carry_out(change, self._host.make_directory, parts)
         elif change.what == "link":
             expected = was if change.kind == "changed" else None
-            staged = await asyncio.to_thread(self._host.stage_link, parts, change.target)
-            try:
-                await asyncio.to_thread(self._host.commit, staged, parts, expected, None)
-            finally:
-                await asyncio.to_thread(staged.close)
+            async with self._staged(self._host.stage_link, parts, change.target) as staged:
+                await self._carry_out(change, self._host.commit, staged, parts, expected, None)
         else:
             await self._write(change)
 
@@ -169,15 +179,30 @@ class CopyOut:
         room = min(self._settings.out_file_bytes_max, self._settings.out_bytes_max - self.bytes)
         if room <= 0:
             raise HostConflict(f"the changes are over {self._settings.out_bytes_max} bytes")
-        staged = await asyncio.to_thread(self._host.stage_file, parts)
-        try:
+        async with self._staged(self._host.stage_file, parts) as staged:
             async with aclosing(self._content(parts, room)) as pieces:
                 async for piece in pieces:
-                    await asyncio.to_thread(staged.write, piece)
+                    await _to_its_end(staged.write, piece)
             self.bytes += staged.size
-            await asyncio.to_thread(self._host.commit, staged, parts, expected, mode)
+            await self._carry_out(change, self._host.commit, staged, parts, expected, mode)
+
+    @asynccontextmanager
+    async def _staged(self, stage: Callable[..., Staged], *given: Any) -> AsyncIterator[Staged]:
+        made: list[Staged] = []
+        try:
+            await _to_its_end(lambda: made.append(stage(*given)))
+            yield made[0]
         finally:
-            await asyncio.to_thread(staged.close)
+            for staged in made:
+                await _to_its_end(staged.close)
+
+    async def _carry_out(self, change: Change, step: Callable[..., None], *given: Any) -> None:
+        def carry_out() -> None:
+            step(*given)
+            # In the same breath: an interrupt must not lose what was done.
+            self._done(change)
+
+        await _to_its_end(carry_out)
 
     # --- Reporting -----------------------------------------------------------
 
@@ -198,3 +223,16 @@ class CopyOut:
     def _refuse_all(self, plan: Plan) -> None:
         why = f"{len(plan.changes)} changes are over the bound of {self._settings.out_changes_max}"
         self.refused.append(RefusedFact(path="(everything)", why=why, conflict=True))
+
+
+async def _to_its_end(work: Callable[..., None], *given: Any) -> None:
+    """Runs blocking work in a thread; a cancelled task waits for its end.
+
+    A thread cannot be stopped: what comes next must not meet it at work.
+    """
+    working = asyncio.ensure_future(asyncio.to_thread(work, *given))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait({working})
+        raise

@@ -12,14 +12,14 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, Self
 
 from orchestrator.errors import WorkspaceError
-from orchestrator.workspace.names import Parts, shown
+from orchestrator.workspace.names import Parts, shown, steps
 
 PIECE_BYTES: Final = 256 * 1024
 
@@ -174,6 +174,23 @@ class HostTree:
         except FileNotFoundError:
             return None
 
+    def refuse_detour(self, parts: Parts, target: str, going: Collection[Parts] = ()) -> None:
+        """Raises `HostConflict` where a link's target leads through a link of the host's.
+
+        That one could lead anywhere: it may be one that never went into the sandbox. What
+        is below a place in `going` will be gone by the time that the link is made.
+        """
+        for place in steps(parts, target):
+            if not place or any(place[:depth] in going for depth in range(1, len(place) + 1)):
+                continue
+            try:
+                with self._directory(place[:-1]) as directory:
+                    entry = self._look(directory, place[-1])
+            except (FileNotFoundError, HostConflict):
+                continue
+            if entry is not None and entry.kind == "link":
+                raise HostConflict("it is a link that leads through a link of the host's own")
+
     def open_file(self, parts: Parts) -> BinaryIO:
         """A regular file for reading."""
         with self._directory(parts[:-1]) as directory:
@@ -189,7 +206,8 @@ class HostTree:
             return Staged(os.dup(directory), name, descriptor)
 
     def stage_link(self, parts: Parts, target: str) -> Staged:
-        """Makes a link beside its place."""
+        """Makes a link beside its place. Raises `HostConflict` as `refuse_detour` does."""
+        self.refuse_detour(parts, target)
         with self._directory(parts[:-1]) as directory:
             name = f".incoming-{secrets.token_hex(8)}"
             os.symlink(target, name, dir_fd=directory)

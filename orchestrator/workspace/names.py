@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 NAME_BYTES_MAX: Final = 255
@@ -84,23 +84,34 @@ def link_fault(parts: Parts, target: str, links: Collection[Parts]) -> str | Non
         return "its target cannot be read"
     if target.startswith("/"):
         return "it is a link to an absolute path"
-    place = list(parts[:-1])
+    last = parts[:-1]
+    for place in steps(parts, target):
+        if place is None:
+            return "it is a link that leads outside"
+        if place in links:
+            return "it is a link that leads through another link"
+        if any(len(part.encode()) > NAME_BYTES_MAX for part in place):
+            return "its target cannot be read"
+        last = place
+    if stays(last, take_self_executing=True) == GIT:
+        return "it is a link into .git"
+    return None
+
+
+def steps(parts: Parts, target: str) -> Iterator[tuple[str, ...] | None]:
+    """Every place that a link's relative target steps on, in order.
+
+    The top of the tree is the empty place; None, as the last, where it leads outside.
+    """
+    place = parts[:-1]
     for step in target.split("/"):
         if step in ("", "."):
             continue
-        if step == "..":
-            if not place:
-                return "it is a link that leads outside"
-            place.pop()
-            continue
-        place.append(step)
-        if tuple(place) in links:
-            return "it is a link that leads through another link"
-        if len(step.encode()) > NAME_BYTES_MAX:
-            return "its target cannot be read"
-    if stays(place, take_self_executing=True) == GIT:
-        return "it is a link into .git"
-    return None
+        if step == ".." and not place:
+            yield None
+            return
+        place = place[:-1] if step == ".." else (*place, step)
+        yield place
 
 
 def shown(parts: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -85,7 +86,10 @@ class FileClient:
         epoch: int | None = None,
         timeout_s: float = TRANSFER_TIMEOUT_S,
     ) -> file_pb2.WriteFileResponse:
-        """Creates or replaces a file. Never repeated: it carries no id."""
+        """Creates or replaces a file. Never repeated: it carries no id.
+
+        What `content` raises is raised here, and the file is not changed.
+        """
         header = file_pb2.WriteFileHeader(
             session_id=session_id,
             path=path,
@@ -94,9 +98,18 @@ class FileClient:
             make_parents=make_parents,
             expected_version=expected_version,
         )
-        answer: file_pb2.WriteFileResponse = await self._connection.once(
-            self._stub.WriteFile, _upload(header, content), timeout_s
-        )
+        upload = _Upload(header, content)
+        try:
+            answer: file_pb2.WriteFileResponse = await self._connection.once(
+                self._stub.WriteFile, upload.messages(), timeout_s
+            )
+        except asyncio.CancelledError:
+            # gRPC answers a broken source with a cancel of its own, which must not pass
+            # for one of the caller's task.
+            task = asyncio.current_task()
+            if upload.failure is None or (task is not None and task.cancelling()):
+                raise
+            raise upload.failure from None
         return answer
 
     async def stat(
@@ -192,16 +205,28 @@ class FileClient:
         return answer.removed
 
 
-async def _upload(
-    header: file_pb2.WriteFileHeader, content: bytes | AsyncIterable[bytes]
-) -> AsyncIterator[file_pb2.WriteFileRequest]:
-    yield file_pb2.WriteFileRequest(header=header)
-    size = 0
-    async for block in _blocks(content):
-        for chunk in _cut(block):
-            size += len(chunk)
-            yield file_pb2.WriteFileRequest(data=chunk)
-    yield file_pb2.WriteFileRequest(end=file_pb2.WriteFileEnd(size=size))
+class _Upload:
+    """The messages of one WriteFile. `failure` is what reading its content raised."""
+
+    def __init__(
+        self, header: file_pb2.WriteFileHeader, content: bytes | AsyncIterable[bytes]
+    ) -> None:
+        self._header = header
+        self._content = content
+        self.failure: Exception | None = None
+
+    async def messages(self) -> AsyncIterator[file_pb2.WriteFileRequest]:
+        yield file_pb2.WriteFileRequest(header=self._header)
+        size = 0
+        try:
+            async for block in _blocks(self._content):
+                for chunk in _cut(block):
+                    size += len(chunk)
+                    yield file_pb2.WriteFileRequest(data=chunk)
+        except Exception as failure:
+            self.failure = failure
+            raise
+        yield file_pb2.WriteFileRequest(end=file_pb2.WriteFileEnd(size=size))
 
 
 async def _blocks(content: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -107,10 +107,8 @@ class DockerBackend:
                 self._engine, self._settings.toolbox_image, self._settings.state_dir, labels
             )
             await self._check_images()
-        except EngineDown as error:
-            raise StartupError(
-                f"the container engine does not answer: {error.operator_text}", EXIT_ENGINE
-            ) from None
+        except (EngineDown, EngineRefused) as error:
+            raise StartupError(f"{error}: {error.operator_text}", EXIT_ENGINE) from None
 
     async def stop(self) -> None:
         await asyncio.gather(*self._undoing, return_exceptions=True)
@@ -125,15 +123,26 @@ class DockerBackend:
     async def create(self, spec: SandboxSpec, on_phase: Callable[[str], None]) -> GuestSandbox:
         try:
             return await self._create(spec, Phases(on_phase))
-        except BaseException:
+        except BaseException as error:
             # Also when cancelled: what exists of this attempt has no other owner.
             undo = asyncio.create_task(self._undo(spec))
             self._undoing.add(undo)
             undo.add_done_callback(self._undoing.discard)
             await asyncio.shield(undo)
+            if isinstance(error, EngineRefused):
+                raise docker_failures.start_failed(spec.profile, error) from None
             raise
 
     async def adopt(
+        self, spec: SandboxSpec, facts: SandboxFacts, secret_digest: str
+    ) -> GuestSandbox | None:
+        try:
+            return await self._adopt(spec, facts, secret_digest)
+        except EngineRefused as error:
+            # It says nothing of the container, which may be well: to be asked again.
+            raise EngineDown(error.operator_text) from None
+
+    async def _adopt(
         self, spec: SandboxSpec, facts: SandboxFacts, secret_digest: str
     ) -> GuestSandbox | None:
         folder = self._folders.of(spec.resource_id)

@@ -36,7 +36,7 @@ async def end_containers(
             await _remove(engine, entry.id, cgroup)
     except EngineRefused as error:
         raise SandboxdError(
-            "the engine does not end a sandbox", f"container with {labels}: {error}"
+            "the engine does not end a sandbox", f"container with {labels}: {error.operator_text}"
         ) from None
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from sandboxd.backends.engine import EngineRefused
 from sandboxd.config import ProfileSettings
-from sandboxd.errors import CreateFailed
+from sandboxd.errors import CreateFailed, EngineDown
 
 _LOCAL_ONLY: Final = "sandboxd/"
 """Images under this name are built on the worker; no registry has them."""
@@ -40,8 +40,8 @@ def image_missing(image: str) -> CreateFailed:
     )
 
 
-def pull_failed(image: str, error: Exception) -> CreateFailed:
-    text = str(error)
+def pull_failed(image: str, error: EngineRefused | EngineDown) -> CreateFailed:
+    text = error.operator_text
     if re.search(r"not found|does not exist|manifest unknown|denied", text):
         words = f"no registry gives out the image `{image}`"
     else:
@@ -50,7 +50,7 @@ def pull_failed(image: str, error: Exception) -> CreateFailed:
 
 
 def start_failed(profile: ProfileSettings, error: EngineRefused) -> CreateFailed:
-    text = str(error)
+    text = error.operator_text
     for pattern, hint in _START_HINTS:
         if pattern.search(text):
             return CreateFailed("START_FAILED", hint.format(profile.runtime), text)

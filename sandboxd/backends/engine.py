@@ -27,7 +27,7 @@ import docker.utils
 import requests
 import urllib3
 
-from sandboxd.errors import EngineDown
+from sandboxd.errors import EngineDown, SandboxdError
 from sandboxd.log import EventLog
 
 API_VERSION_MIN: Final = (1, 40)
@@ -45,11 +45,14 @@ _Result = TypeVar("_Result")
 _log = EventLog("engine")
 
 
-class EngineRefused(Exception):
-    """The engine answered, and says no. `status` is the HTTP status."""
+class EngineRefused(SandboxdError):
+    """The engine answered, and says no. `status` is the HTTP status.
 
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
+    Its own words are the operator's: they may name paths of the host.
+    """
+
+    def __init__(self, status: int, operator_text: str) -> None:
+        super().__init__("the container engine refuses", operator_text)
         self.status = status
 
 
@@ -261,8 +264,10 @@ class Engine:
         def settle(result: _Result | None, error: Exception | None) -> None:
             slots.release()
             if overdue:
+                # Its caller was told that the engine is down: nobody asks for the outcome.
                 self._count_stuck(-1)
                 _log.info("an overdue engine call has ended", call=name)
+                return
             if not done.done():
                 if error is None:
                     done.set_result(result)  # type: ignore[arg-type]

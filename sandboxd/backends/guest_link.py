@@ -87,10 +87,6 @@ class GuestLink:
         self._serving: asyncio.Task[None] | None = None
         """Serves the connection, or the last one there was."""
 
-    @property
-    def connected(self) -> bool:
-        return self._connection is not None
-
     def attach(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Takes a connection whose guest has proved itself. There must be none."""
         if self._connection is not None or self.lost.done():

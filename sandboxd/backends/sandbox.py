@@ -19,6 +19,8 @@ from sandboxd.backends.pidfd import WatchedProcess
 
 RECONNECT_S: Final = 5.0
 """Time for a guest to dial again after its connection ended while the daemon lives."""
+RECONNECT_REST_S: Final = 0.1
+"""Rest before it is awaited: one that dials and leaves again and again costs little (S8)."""
 
 
 class ProcessEnded(Exception):
@@ -109,6 +111,7 @@ class GuestSandbox:
     async def _reconnect(self) -> None:
         try:
             async with asyncio.timeout(RECONNECT_S):
+                await asyncio.sleep(RECONNECT_REST_S)
                 greeted = await self._listener.accept_guest(self._expected)
         except TimeoutError:
             self._link.lose("ENDED", "the guest's connection ended and it did not dial again")

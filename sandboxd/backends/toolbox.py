@@ -71,9 +71,11 @@ async def ensure_toolbox(
     except (tarfile.TarError, ValueError) as error:
         raise StartupError(f"`{image}` holds no toolbox: {error}", EXIT_IMAGE) from None
     except EngineNotFound as error:
-        raise StartupError(f"`{image}` holds no toolbox: {error}", EXIT_IMAGE) from None
+        text = f"`{image}` holds no toolbox: {error.operator_text}"
+        raise StartupError(text, EXIT_IMAGE) from None
     except EngineRefused as error:
-        raise StartupError(f"the toolbox cannot be exported: {error}", EXIT_ENGINE) from None
+        text = f"the toolbox cannot be exported: {error.operator_text}"
+        raise StartupError(text, EXIT_ENGINE) from None
     except OSError as error:
         raise StartupError(f"cannot keep the toolbox in `{path}`: {error}", EXIT_STATE) from None
     return Toolbox(path, digest, _argv(record, "argv", image), _argv(record, "rg", image))

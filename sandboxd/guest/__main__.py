@@ -60,6 +60,7 @@ def _run(arguments: argparse.Namespace) -> NoReturn:
         harden.check_maps(os.path.dirname(os.path.realpath(sys.argv[0])))
     else:
         harden.become_subreaper()
+        harden.keep_descriptors()
     machine = _machine(arguments)
     os.chdir(machine.workdir)
     secret = _read_secret(arguments.secret_file)
@@ -179,6 +180,8 @@ def _search_engine(machine: Machine) -> str | None:
 
 def _first_line(argv: list[str]) -> str:
     reading, writing = os.pipe()
+    # Something that outlives the program may hold the other end.
+    os.set_blocking(reading, False)
     try:
         try:
             child = CHILDREN.spawn(argv, {"LC_ALL": "C"}, stdout=writing, stderr=writing)
@@ -188,7 +191,7 @@ def _first_line(argv: list[str]) -> str:
             CHILDREN.kill_group(child, signal.SIGKILL)
             return ""
         return os.read(reading, PROBE_BYTES_MAX).decode("utf-8", "replace").partition("\n")[0]
-    except OpError:
+    except (OpError, BlockingIOError):
         return ""
     finally:
         os.close(reading)

@@ -21,7 +21,10 @@ NEAREST_S = 0.5
 NEAREST_LINES_MAX = 20_000
 QUOTE_CHARS_MAX = 200
 
-_NUMBERED = re.compile(rb"(?m)^[ \t]*\d+(?:\xe2\x86\x92|\||:)[ \t]?")
+_NUMBERED = re.compile(rb"(?m)^[ \t]*\d+(?:(?:\xe2\x86\x92|\||:)[ \t]?|\t)")
+# In short runs: normalising takes the square of a row of combining marks, and no
+# other thread of the guest runs meanwhile.
+_NOT_ASCII = re.compile(r"(?s).[^\x00-\x7f]{1,256}")
 _TYPOGRAPHY = (
     (b"\xe2\x80\x98", b"'"),
     (b"\xe2\x80\x99", b"'"),
@@ -121,7 +124,8 @@ def _folded_case(data: bytes) -> bytes:
 def _composed(data: bytes) -> bytes:
     if data.isascii():
         return data
-    text = unicodedata.normalize("NFC", data.decode("utf-8", "surrogateescape"))
+    text = data.decode("utf-8", "surrogateescape")
+    text = _NOT_ASCII.sub(lambda run: unicodedata.normalize("NFC", run.group()), text)
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -86,9 +86,7 @@ def _edit(request: Request, real: str, sought: Needle) -> tuple[int, list[int]] 
         raise OpError("IDENTICAL_TEXT", "The texts differ in nothing but their line endings.")
     lines = match_lines(content, sought.old)
     try:
-        result = replaced(
-            data, content, count, sought, file_bytes_max, lambda: _stop_if_cancelled(request)
-        )
+        result = replaced(data, content, count, sought, file_bytes_max, request.stop_if_cancelled)
     except TooLarge:
         raise _too_large(path, file_bytes_max, "would be") from None
     del data, content
@@ -123,11 +121,6 @@ def _too_large(path: str, file_bytes_max: int, verb: str) -> OpError:
         f"{shown(path)} {verb} larger than {file_bytes_max // (1024 * 1024)} MiB, the most that "
         "edit takes. Use bash with sed or python3.",
     )
-
-
-def _stop_if_cancelled(request: Request) -> None:
-    if request.cancelled:
-        raise OpError("CANCELLED_BY_CALLER", "Cancelled before anything was changed.")
 
 
 OPS = {"edit": Op(edit, "call")}

@@ -61,8 +61,7 @@ def _read(request: Request, fd: int, size: int, window: Window, scan_s: float) -
     while chunk:
         window.feed(decoder.decode(chunk[first:], final=False))
         first = 0
-        if request.cancelled:
-            raise OpError("CANCELLED_BY_CALLER", "Cancelled while the file was read.")
+        request.stop_if_cancelled("Cancelled while the file was read.")
         if time.monotonic() >= deadline:
             exact = False
             break

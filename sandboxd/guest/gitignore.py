@@ -85,7 +85,9 @@ def parse_rule(line: str) -> Rule | None:
     try:
         for part in line.removeprefix("/").split("/"):
             if part == "**" and anchored:
-                parts.append(None)
+                # A row of them means no more than one, and would cost its square.
+                if parts[-1:] != [None]:
+                    parts.append(None)
             else:
                 parts.append(re.compile(name_patterns.translate(part), re.DOTALL))
     except OpError:

@@ -133,6 +133,18 @@ def become_subreaper() -> None:
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
 
 
+def keep_descriptors() -> None:
+    """Keeps what the daemon's own starter left open from commands (`local`, tool-cases B42).
+
+    Before the guest opens anything: its own descriptors never pass to a child.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        # The listing itself was open, and is closed by now.
+        with contextlib.suppress(OSError):
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+
+
 def close() -> None:
     """Undumpable, no new privileges, the filter. Raises `NotHardened`."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)

@@ -107,7 +107,8 @@ class Window:
             return
         text, replaced, nul = _decode(line.removesuffix(b"\r"), final=True)
         size = len(text)
-        if size == self.bytes_max and not self._parts:
+        fills = size == self.bytes_max and not self._parts
+        if fills:
             newline = b""
         if self._used + size + len(newline) > self.bytes_max:
             self._overflow(line)
@@ -117,7 +118,8 @@ class Window:
         self.replaced |= replaced
         self.nul |= nul
         self.last_line = self.newlines + 1
-        if self.last_line >= self.offset + self.lines_max - 1:
+        # An empty line after one that fills the budget needs the newline that is missing.
+        if fills or self.last_line >= self.offset + self.lines_max - 1:
             self._collecting = False
 
     def _overflow(self, line: bytes) -> None:

@@ -94,8 +94,7 @@ class FileLocks:
                 self._pop(key, queue)
             else:
                 queue.remove(turn)
-        if request.cancelled:
-            raise OpError("CANCELLED_BY_CALLER", "Cancelled before anything was changed.")
+        request.stop_if_cancelled()
         raise OpError("FILE_BUSY", f"Other calls hold the file since {WAIT_S:g} seconds.")
 
     def _release(self, key: Key) -> None:

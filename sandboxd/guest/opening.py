@@ -11,7 +11,7 @@ import errno
 import os
 import time
 
-from .ops import OpError, Request
+from .ops import Request
 from .paths import fault, kind_fault
 
 OPEN_S = 5.0
@@ -63,8 +63,8 @@ def _open(target: str, flags: int, request: Request | None) -> int:
             # EINTR never gets here: Python repeats the call itself.
             if error.errno != errno.EAGAIN or time.monotonic() >= deadline:
                 raise
-        if request is not None and request.cancelled:
-            raise OpError("CANCELLED_BY_CALLER", "Cancelled before the file could be opened.")
+        if request is not None:
+            request.stop_if_cancelled("Cancelled before the file could be opened.")
         time.sleep(_RETRY_S)
 
 

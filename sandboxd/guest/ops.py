@@ -103,7 +103,7 @@ class Request:
         return value
 
     def on_cancel(self, action: Callable[[], None]) -> None:
-        """Has `action` called, on the control thread, when the call is cancelled.
+        """Has `action` called when the call is cancelled, on the thread that reads requests.
 
         Called at once where it is cancelled already. Must not block.
         """
@@ -127,6 +127,11 @@ class Request:
     def cancelled(self) -> bool:
         with self._cancel_lock:
             return self._cancelled
+
+    def stop_if_cancelled(self, text: str = "Cancelled before anything was changed.") -> None:
+        """Raises `OpError` CANCELLED_BY_CALLER with `text` once the call is cancelled."""
+        if self.cancelled:
+            raise OpError("CANCELLED_BY_CALLER", text)
 
 
 Handler: TypeAlias = Callable[[Request], Answer]

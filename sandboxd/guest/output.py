@@ -44,7 +44,7 @@ class Tail:
 
     text: bytes
     """Valid UTF-8, at most BYTES_MAX bytes and LINES_MAX lines; whole lines, unless
-    the last one alone is longer."""
+    the last one that is not blank is longer."""
     lines: int
     cut: bool
     """Whether there was more before it."""
@@ -86,6 +86,9 @@ class Output:
             data = self._without_escapes(data)
         if b"\x07" in data:
             data = data.replace(b"\x07", b"")
+        if b"\r\n" in data:
+            # Says what `_play` would find out line by line.
+            data = data.replace(b"\r\n", b"\n")
         if self._returned or b"\r" in data or b"\b" in data:
             self._play(data)
         else:
@@ -181,10 +184,11 @@ def _tail_start(text: bytes) -> int:
     start = max(0, len(text) - BYTES_MAX)
     if start > 0 and text[start - 1] != 0x0A:
         line = text.find(b"\n", start) + 1
-        if 0 < line < len(text):
+        if line > 0 and text[line:].strip():
             start = line
         else:
-            # One line is longer than all that may be shown: its end, from a whole character.
+            # One line is longer than all that may be shown, and nothing but blank lines
+            # follows: its end, from a whole character.
             while start < len(text) and text[start] & 0xC0 == 0x80:
                 start += 1
     excess = _line_count(text[start:]) - LINES_MAX

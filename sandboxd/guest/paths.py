@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import heapq
 import os
 import stat
+import time
 from collections.abc import Iterable
 
 from .ops import Machine, OpError
@@ -23,6 +25,9 @@ from .ops import Machine, OpError
 NEAR_NAMES_MAX = 3
 NEAR_SCAN_MAX = 5_000
 """Entries of a directory that are looked at for near names."""
+NEAR_S = 0.3
+"""Longest time that names are compared for: long ones that are alike take milliseconds each."""
+NEAR_RATIO_MIN = 0.65
 
 _REASONS: dict[int, tuple[str, str]] = {
     errno.ENOENT: ("FILE_NOT_FOUND", "there is no such file or directory"),
@@ -64,7 +69,8 @@ def resolve(machine: Machine, path: str, *, follow: bool = True) -> str:
     """The absolute path that a path argument means; links in it are left alone.
 
     With `follow=False` the last component is meant itself, also where it is a
-    link. Raises INVALID_INPUT for an empty path or NUL, PATH_OUTSIDE in `local`.
+    link. Raises INVALID_INPUT for an empty path or NUL, PATH_OUTSIDE in `local`,
+    and without `follow` NOT_DIRECTORY for a link with a slash behind it.
     """
     if not path:
         raise OpError("INVALID_INPUT", "The path is empty.")
@@ -77,6 +83,13 @@ def resolve(machine: Machine, path: str, *, follow: bool = True) -> str:
     else:
         # os.path.join forgets the working directory where the path is absolute.
         absolute = os.path.join(machine.workdir, path)
+    if not follow and absolute.endswith("/") and os.path.islink(absolute.rstrip("/")):
+        # Every system call would follow it, and remove what it leads to.
+        raise OpError(
+            "NOT_DIRECTORY",
+            f"{shown(path)} is a symbolic link, which the slash at its end would follow. "
+            "Leave the slash out to mean the link.",
+        )
     if machine.root is not None:
         _confine(machine.root, absolute, path, follow)
     return absolute
@@ -151,7 +164,7 @@ def _similar(name: str, names: list[str]) -> list[str]:
     folded: dict[str, list[str]] = {}
     for candidate in names:
         folded.setdefault(candidate.lower(), []).append(candidate)
-    matches = difflib.get_close_matches(name.lower()[:255], folded, n=NEAR_NAMES_MAX, cutoff=0.65)
+    matches = _closest(name.lower()[:255], folded)
     found = [candidate for match in matches for candidate in folded[match]]
     if len(found) < NEAR_NAMES_MAX:
         # The right stem with another ending: `config.yml` for `config.yaml`.
@@ -162,6 +175,25 @@ def _similar(name: str, names: list[str]) -> list[str]:
             if stem and candidate.lower().split(".")[0] == stem and candidate not in found
         ]
     return found[:NEAR_NAMES_MAX]
+
+
+def _closest(wanted: str, names: Iterable[str]) -> list[str]:
+    """The names most like `wanted`, the best first, as far as NEAR_S reaches."""
+    deadline = time.monotonic() + NEAR_S
+    matcher = difflib.SequenceMatcher()
+    matcher.set_seq2(wanted)
+    close: list[tuple[float, str]] = []
+    for name in names:
+        if time.monotonic() >= deadline:
+            break
+        matcher.set_seq1(name)
+        if (
+            matcher.real_quick_ratio() >= NEAR_RATIO_MIN
+            and matcher.quick_ratio() >= NEAR_RATIO_MIN
+            and (ratio := matcher.ratio()) >= NEAR_RATIO_MIN
+        ):
+            close.append((ratio, name))
+    return [name for _, name in heapq.nlargest(NEAR_NAMES_MAX, close)]
 
 
 def kind_fault(mode: int, path: str) -> OpError | None:
@@ -176,7 +208,7 @@ def kind_fault(mode: int, path: str) -> OpError | None:
         stat.S_IFCHR: "a device",
         stat.S_IFBLK: "a device",
     }
-    kind = kinds.get(stat.S_IFMT(mode), "not a regular file")
+    kind = kinds.get(stat.S_IFMT(mode), "an object of the kernel")
     return OpError(
         "NOT_REGULAR",
         f"{shown(path)} is {kind}, not a regular file. Use bash to work with it.",

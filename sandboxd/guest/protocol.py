@@ -39,7 +39,9 @@ MESSAGE_BYTES_MAX: Final = 24 * 1024 * 1024
 """Largest body of a message, all frames together."""
 HEADER_DEPTH_MAX: Final = 8
 PREFIX: Final = struct.Struct("!II")
-_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+# A string that never ends is a token up to the end: tried anew from each of its
+# quotes it would take the square of the header's size.
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 Header = dict[str, Any]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 from collections.abc import Callable
@@ -40,51 +41,51 @@ def remove_tree(path: str, check: Callable[[], None]) -> None:
 
 
 def _empty(top_fd: int, check: Callable[[], None]) -> None:
-    """Empties a directory. The stack holds the open ones from it down to where work goes on."""
-    stack: list[tuple[int, str]] = [(top_fd, "")]
+    """Empties a directory. The stack holds the open ones from it down to where work goes on.
+
+    With each go the directories in it that are known and not removed yet.
+    """
+    stack: list[tuple[int, str, list[str]]] = [(top_fd, "", [])]
     try:
         while True:
             check()
-            fd, name = stack[-1]
-            below = _remove_files(fd)
-            if below is None:
+            fd, name, known = stack[-1]
+            if not known:
+                known += _remove_files(fd)
+            if not known:
                 if len(stack) == 1:
                     return
                 stack.pop()
                 os.close(fd)
                 os.rmdir(name, dir_fd=stack[-1][0])
-            elif len(stack) < DEPTH_MAX:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    # Gone or something else by now: the next look tells.
-                    stack.append((os.open(below, _FLAGS, dir_fd=fd), below))
-            else:
-                moved = f".{secrets.token_hex(8)}.removing"
-                os.rename(below, moved, src_dir_fd=fd, dst_dir_fd=top_fd)
+                continue
+            below = known.pop()
+            # Gone or something else by now: the next look tells.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if len(stack) < DEPTH_MAX:
+                    stack.append((os.open(below, _FLAGS, dir_fd=fd), below, []))
+                else:
+                    moved = f".{secrets.token_hex(8)}.removing"
+                    os.rename(below, moved, src_dir_fd=fd, dst_dir_fd=top_fd)
     finally:
-        for fd, _ in stack[1:]:
+        for fd, _, _ in stack[1:]:
             os.close(fd)
 
 
-def _remove_files(fd: int) -> str | None:
-    """Removes all that is no directory; gives the name of a directory that is left."""
+def _remove_files(fd: int) -> list[str]:
+    """Removes all that is no directory; gives names of directories that are left."""
     while True:
-        removed = 0
-        directory: str | None = None
+        files: list[str] = []
+        directories: list[str] = []
         with os.scandir(fd) as entries:
-            names: list[str] = []
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    directory = entry.name
-                else:
-                    names.append(entry.name)
-                if len(names) >= NAMES_MAX:
-                    break
-        for name in names:
+            for entry in itertools.islice(entries, NAMES_MAX):
+                kind = directories if entry.is_dir(follow_symlinks=False) else files
+                kind.append(entry.name)
+        for name in files:
             with contextlib.suppress(FileNotFoundError):
                 _unlink(name, fd)
-            removed += 1
-        if not removed:
-            return directory
+        if not files:
+            return directories
 
 
 def _unlink(name: str, fd: int) -> None:

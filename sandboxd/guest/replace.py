@@ -138,7 +138,7 @@ def _rename_over(
             # Until it carries the old file's mode, nobody else may read it.
             staged = stage_beside(target, 0o666 if old is None else 0o600)
             for chunk in content.chunks():
-                _stop_if_cancelled(request)
+                request.stop_if_cancelled()
                 staged.append(chunk)
         if old is not None:
             _carry_over(staged.fd, target, old)
@@ -146,7 +146,7 @@ def _rename_over(
             os.fchmod(staged.fd, 0o666 & ~_umask())
         if mode is not None:
             os.fchmod(staged.fd, mode)
-        _stop_if_cancelled(request)
+        request.stop_if_cancelled()
         _place(staged, target, must_create)
     except OSError as error:
         if old is not None and error.errno in _IN_PLACE_ERRNOS:
@@ -220,7 +220,7 @@ def _write_in_place(
     held: Staged | Bytes | None = None
     try:
         held = _hold_back(fd, found.st_size, target)
-        _stop_if_cancelled(request)
+        request.stop_if_cancelled()
         if content.size > found.st_size:
             _reserve(fd, found.st_size, content.size)
         try:
@@ -280,11 +280,6 @@ def _restore(fd: int, held: Staged | Bytes, path: str) -> None:
             f"Writing {shown(path)} failed, and its old content could not be put back "
             f"({(error.strerror or 'unknown error').lower()}). Check the file before you use it.",
         ) from None
-
-
-def _stop_if_cancelled(request: Request) -> None:
-    if request.cancelled:
-        raise OpError("CANCELLED_BY_CALLER", "Cancelled before anything was changed.")
 
 
 def _umask() -> int:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from . import search_child
+from . import name_patterns, search_child
 from .ops import OpError
 from .ripgrep_output import Errors, Listing, Roots, RowReader, without_messages
 from .search_child import Budget
@@ -50,7 +50,7 @@ _ROWS: Final = (
     *("--max-columns", str(PREVIEW_BYTES), "--max-columns-preview"),
 )
 # Told of CRLF files, ripgrep ends the lines of its own so.
-_COUNT: Final = re.compile(rb"([^\0]*)\0(\d+)\r?\n")
+_COUNT: Final = re.compile(rb"([^\0]*+)\0(\d++)\r?\n")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Ripgrep:
 
     def first_rows(self, query: Query, budget: Budget) -> Found:
         """The first rows in order. Raises INVALID_PATTERN in ripgrep's words, SPAWN_FAILED."""
-        roots = self._roots(query.start)
+        roots = self._roots(query)
         found = Found(FirstRows(query.rows_max))
         reader = RowReader(found.rows, roots, limit=None if query.start.is_file else MANY_ROWS)
         argv = [*self._search(query), *_rows(query), *_pattern(query), "--", *roots.arguments]
@@ -118,14 +118,14 @@ class Ripgrep:
 
     def matches(self, query: Query, budget: Budget) -> bool:
         """Whether anything matches, as far as can be seen in HINT_S."""
-        roots = self._roots(query.start)
+        roots = self._roots(query)
         argv = [*self._search(query), "--quiet", *_pattern(query), "--", *roots.arguments]
         ended = search_child.run(argv, budget, _nothing, _nothing, HINT_S)
         return ended.exit_code == 0
 
     def count(self, query: Query, budget: Budget, on_file: Callable[[bytes, int], None]) -> Counted:
         """Counts matching lines; `on_file` gets each file's path below the start."""
-        roots = self._roots(query.start)
+        roots = self._roots(query)
         counted = Counted()
         carry = b""
 
@@ -133,7 +133,7 @@ class Ripgrep:
             nonlocal carry
             data = carry + data
             end = 0
-            for match in _COUNT.finditer(data):
+            while match := _COUNT.match(data, end):
                 end = match.end()
                 counted.total += int(match[2])
                 on_file(roots.below(without_messages(match[1])), int(match[2]))
@@ -155,15 +155,16 @@ class Ripgrep:
             argv.append("--ignore-case")
         return argv
 
-    def _roots(self, start: Start) -> Roots:
+    def _roots(self, query: Query) -> Roots:
         """What ripgrep is given as its paths.
 
         Relative to the working directory where that is possible: every version
         applies the ignore files above the start to such paths as git does.
         """
+        start = query.start
         base = start.absolute if start.absolute == "/" else start.absolute.rstrip("/")
         if start.real == "/":
-            return Roots(start, b"", _without_pseudo())
+            return Roots(start, b"", top_entries("/", query.include))
         workdir = self._workdir.rstrip("/")
         if (base + "/").startswith(workdir + "/") and _same_directory(".", self._workdir):
             base = "." + base[len(workdir) :]
@@ -201,7 +202,7 @@ class Ripgrep:
     def _list(self, query: Query, listing: Listing, found: Found, budget: Budget) -> bool:
         """Fills the listing; whether it came to an end."""
         errors = Errors()
-        arguments = self._roots(query.start).arguments
+        arguments = self._roots(query).arguments
         argv = [*self._argv, *_BASE, *_selection(query), "--files", "--", *arguments]
         ended = search_child.run(argv, budget, listing.feed, errors.feed)
         errors.end()
@@ -269,11 +270,25 @@ def _pattern(query: Query) -> list[str]:
     return [*(["--fixed-strings"] if query.literal else []), "-e", query.pattern]
 
 
-def _without_pseudo() -> list[str]:
-    entries = sorted(os.listdir("/"))
-    paths = ["/" + name for name in entries if name != ".git"]
-    # As a walk would: links are not followed.
-    return [path for path in paths if path not in PSEUDO and not os.path.islink(path)]
+def top_entries(folder: str, include: str | None) -> list[str]:
+    """What a walk of `folder` would search, pseudo file systems excepted.
+
+    ripgrep reads whatever it is given by name: a file that `include` leaves out,
+    a link's target, and a FIFO until the time is over.
+    """
+    fits = None if include is None else name_patterns.compile_name(include)
+    paths = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                searched = entry.path not in PSEUDO
+            else:
+                searched = entry.is_file(follow_symlinks=False) and (
+                    fits is None or fits.match(entry.name) is not None
+                )
+            if searched and entry.name != ".git":
+                paths.append(entry.path)
+    return sorted(paths)
 
 
 def _same_directory(a: str, b: str) -> bool:

@@ -18,7 +18,7 @@ from .search_rows import FirstRows, Row
 _CARRY_BYTES_MAX: Final = 1024 * 1024
 _ERROR_BYTES_MAX: Final = 4 * 1024
 
-_ROW: Final = re.compile(rb"([^\0]*)\0(\d+):(\d+):(\d+):([^\n]*)\n")
+_ROW: Final = re.compile(rb"([^\0]*+)\0(\d++):(\d++):(\d++):([^\n]*+)\n")
 _BINARY: Final = re.compile(
     rb".*?: (?:WARNING: stopped searching binary file after match|binary file matches)"
     rb' \(found "\\0" byte around offset \d+\)\n',
@@ -109,7 +109,8 @@ class RowReader:
         if self._carry:
             data = self._carry + data
         end = 0
-        for match in _ROW.finditer(data):
+        # Not `finditer`: it would look for the rest of a row from each of its bytes.
+        while match := _ROW.match(data, end):
             end = match.end()
             self._row(*match.groups())
         self._carry = data[end:]

@@ -32,6 +32,8 @@ DRAIN_MAX_S: Final = 2.0
 KILL_GRACE_S: Final = 2.0
 TREE_CHECK_S: Final = 0.05
 """Between two looks at a tree that was asked to end."""
+END_NOTED_S: Final = 1.0
+"""Longest wait for the exit code, or the signal, of a shell that was ended."""
 SURVIVORS_MAX: Final = 64
 SETTLE_S: Final = (0.01, 0.03)
 """Looks at what seems to outlive a shell, before it is called a survivor."""
@@ -193,6 +195,8 @@ def _run(request: Request) -> Answer:
             ended = command.drain(request)
         if ended != "exited":
             survivors = command.end_tree()
+            # The waiter takes note of an end a moment after it.
+            child.wait(END_NOTED_S)
         elif command.open or tree.has_orphans():
             _settle(call)
         # Background jobs after an exit; what could not be killed after the rest.

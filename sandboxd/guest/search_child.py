@@ -29,7 +29,7 @@ class Budget:
     def __init__(self, request: Request, timeout_s: float) -> None:
         self.deadline = time.monotonic() + timeout_s
         # Closes the race between a cancel and a program that just starts: taken
-        # by the control thread in a cancel and by the worker around each program.
+        # by the reading thread in a cancel and by the worker around each program.
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._cancelled = False

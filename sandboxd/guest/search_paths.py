@@ -63,7 +63,9 @@ class Start:
     @property
     def inside_git(self) -> bool:
         """Whether it is, or lies in, a `.git` folder: only then is one entered."""
-        return ".git" in self.real.split("/") or ".git" in self.absolute.split("/")
+        # Also of a `.git` that is a link, but not of `.git/..`.
+        given = os.path.normpath(self.absolute)
+        return ".git" in self.real.split("/") or ".git" in given.split("/")
 
 
 def find_start(machine: Machine, given: str | None) -> Start:

@@ -310,7 +310,8 @@ def remove(request: Request) -> Answer:
             return {"removed": True}, b""
         _refuse_roots(request, absolute, path)
         if recursive:
-            remove_tree(os.path.realpath(absolute), lambda: _stop_if_cancelled(request))
+            part = "Cancelled; part of the tree is removed."
+            remove_tree(os.path.realpath(absolute), lambda: request.stop_if_cancelled(part))
         else:
             os.rmdir(absolute)
     except FileNotFoundError:
@@ -336,11 +337,6 @@ def _refuse_roots(request: Request, absolute: str, path: str) -> None:
                 "INVALID_INPUT",
                 f"{shown(path)} holds the session's own folders and stays. Name what is in it.",
             )
-
-
-def _stop_if_cancelled(request: Request) -> None:
-    if request.cancelled:
-        raise OpError("CANCELLED_BY_CALLER", "Cancelled; part of the tree is removed.")
 
 
 def start() -> None:

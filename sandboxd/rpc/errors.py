@@ -15,17 +15,20 @@ from typing import Any, Final, NoReturn
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc import aio
 
-from sandboxd.errors import CallerError, RetryLater
+from sandboxd.errors import CallerError, InvalidEnvelope, RetryLater
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
 
 DOMAIN: Final = "sandbox_adapter"
 OWN_PREFIX: Final = "/sandbox_adapter.v1."
 _DETAILS: Final = "grpc-status-details-bin"
-_TEXT_CHARS_MAX: Final = 2_000
+_TEXT_BYTES_MAX: Final = 1_400
+"""A text leaves twice: percent-encoded, up to three times as long, and in base64. Both
+must fit the 8 KiB of trailers that a client takes; beyond it sees another status."""
 _LOG: Final = EventLog("rpc")
 
 Context = aio.ServicerContext[Any, Any]
@@ -102,7 +105,7 @@ class Boundary(aio.ServerInterceptor):
             inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
             behaviour = self._unary(inner, name)
         wrapped: grpc.RpcMethodHandler[Any, Any] = make(
-            behaviour, handler.request_deserializer, handler.response_serializer
+            behaviour, _tolerant(handler.request_deserializer), handler.response_serializer
         )
         return wrapped
 
@@ -110,7 +113,7 @@ class Boundary(aio.ServerInterceptor):
         async def call(request: Any, context: Context) -> Any:
             began, code = time.monotonic(), "CANCELLED"
             try:
-                response = await inner(request, context)
+                response = await inner(_readable(request), context)
                 code = "OK"
             except Exception as error:  # noqa: BLE001 - the one broad catch, see above
                 fault = _as_caller_error(error, name)
@@ -125,8 +128,9 @@ class Boundary(aio.ServerInterceptor):
     def _stream(self, inner: Any, name: str) -> Any:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             began, code = time.monotonic(), "CANCELLED"
-            responses = inner(request, context)
+            responses = None
             try:
+                responses = inner(_readable(request), context)
                 async for response in responses:
                     yield response
                 code = "OK"
@@ -136,10 +140,43 @@ class Boundary(aio.ServerInterceptor):
                 await _abort(context, fault)
             finally:
                 # Now, not when it is collected: it holds a handle in the guest.
-                await responses.aclose()
+                if responses is not None:
+                    await responses.aclose()
                 self._metrics.rpc_ended(name, code, time.monotonic() - began)
 
         return stream
+
+
+class _Unreadable:
+    """In place of a request whose bytes are no message of the contract."""
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """The deserializer without its exception.
+
+    gRPC would answer that with a status of its own, and log a traceback for every
+    such message that anybody sends.
+    """
+
+    def parse(raw: bytes) -> Any:
+        try:
+            return deserialize(raw)
+        except DecodeError:
+            return _Unreadable()
+
+    return parse
+
+
+def _readable(request: Any) -> Any:
+    """A request, or the messages of one. Raises `InvalidEnvelope` for what cannot be read."""
+    if isinstance(request, _Unreadable):
+        raise InvalidEnvelope("request", "must be a message as the contract defines it")
+    return _readable_each(request) if isinstance(request, AsyncIterator) else request
+
+
+async def _readable_each(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        yield _readable(message)
 
 
 def _as_caller_error(error: Exception, name: str) -> CallerError:
@@ -166,5 +203,5 @@ async def _abort(context: Context, error: CallerError) -> NoReturn:
 
 def _plain(text: str) -> str:
     """Valid UTF-8 without NUL, bounded: what protobuf and a trailer take."""
-    clean = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
-    return clean[:_TEXT_CHARS_MAX]
+    clean = text.encode("utf-8", "replace").replace(b"\0", "\ufffd".encode())
+    return clean[:_TEXT_BYTES_MAX].decode("utf-8", "ignore")

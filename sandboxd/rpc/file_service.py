@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from sandbox_adapter.v1 import file_pb2, file_pb2_grpc
 from sandboxd import limits
-from sandboxd.errors import GuestFault, InvalidEnvelope, SandboxLost
+from sandboxd.errors import CallerError, GuestFault, InvalidEnvelope, SandboxLost
 from sandboxd.metrics import Metrics
 from sandboxd.rpc import envelope
 from sandboxd.rpc.errors import Context
@@ -30,6 +30,10 @@ READ_BYTES_MAX: Final = limits.MIB
 """Bytes of one step of a read; each leaves as several messages."""
 CLOSE_S_MAX: Final = 10.0
 """Longest time that closing a handle may hold up the end of an RPC."""
+REFUSED_BYTES_MAX: Final = 64 * limits.MIB
+REFUSED_S: Final = 5.0
+REFUSED_QUIET_S: Final = 0.25
+"""How much of a refused upload is still read, for how long, and the silence that ends it."""
 
 
 class FileService(file_pb2_grpc.FileServiceServicer):
@@ -50,15 +54,15 @@ class FileService(file_pb2_grpc.FileServiceServicer):
         if left is not None and left < 0:
             raise InvalidEnvelope("length", "must be 0 or more")
         async with self._verbs.verb(key) as channel:
-            reply = await channel.request("file_open", {"path": path, "offset": request.offset})
-            opened = parse_facts(OpenFacts, reply.facts)
-            async with _handle(channel, "file_close", opened.handle):
-                yield file_pb2.ReadFileResponse(stat=opened.stat.message())
+            args = {"path": path, "offset": request.offset}
+            async with _opened(channel, "file_open", args, "file_close") as file:
+                facts = parse_facts(OpenFacts, file.facts)
+                yield file_pb2.ReadFileResponse(stat=facts.stat.message())
                 while left is None or left > 0:
                     most = READ_BYTES_MAX if left is None else min(READ_BYTES_MAX, left)
                     reply = await channel.request(
                         "file_read",
-                        {"handle": opened.handle, "bytes_max": most},
+                        {"handle": file.handle, "bytes_max": most},
                         reply_bytes_max=most,
                     )
                     for start in range(0, len(reply.body), limits.CHUNK_BYTES_MAX):
@@ -75,6 +79,17 @@ class FileService(file_pb2_grpc.FileServiceServicer):
         self, request: AsyncIterator[file_pb2.WriteFileRequest], context: Context
     ) -> file_pb2.WriteFileResponse:
         messages = aiter(request)
+        try:
+            return await self._write_file(messages)
+        except CallerError:
+            # A client that is in the middle of a message when the status comes may
+            # take its broken write for the outcome, and never see why it was refused.
+            await _read_on(messages)
+            raise
+
+    async def _write_file(
+        self, messages: AsyncIterator[file_pb2.WriteFileRequest]
+    ) -> file_pb2.WriteFileResponse:
         first = await _next(messages)
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidEnvelope("header", "must be the first message")
@@ -90,14 +105,12 @@ class FileService(file_pb2_grpc.FileServiceServicer):
             args["expected_version"] = header.expected_version
         epoch = header.epoch if header.HasField("epoch") else None
         async with self._verbs.verb(key, epoch) as channel:
-            reply = await channel.request("upload_open", args)
-            handle = parse_facts(HandleFacts, reply.facts).handle
-            async with _handle(channel, "upload_abort", handle) as upload:
-                await _take_data(messages, channel, handle)
+            async with _opened(channel, "upload_open", args, "upload_abort") as upload:
+                await _take_data(messages, channel, upload.handle)
                 # The last moment before the effect: a new owner may have come
                 # while this stream ran.
                 channel.check_epoch()
-                reply = await channel.request("upload_commit", {"handle": handle})
+                reply = await channel.request("upload_commit", {"handle": upload.handle})
                 upload.ended = True
             done = parse_facts(CommitFacts, reply.facts)
         if done.lock_wait_s is not None:
@@ -122,12 +135,10 @@ class FileService(file_pb2_grpc.FileServiceServicer):
         key = envelope.session_key(request.session_id)
         args = {"path": envelope.path("path", request.path), "recursive": request.recursive}
         async with self._verbs.verb(key) as channel:
-            reply = await channel.request("list_open", args)
-            handle = parse_facts(HandleFacts, reply.facts).handle
-            async with _handle(channel, "list_close", handle):
+            async with _opened(channel, "list_open", args, "list_close") as listing:
                 done = False
                 while not done:
-                    reply = await channel.request("list_next", {"handle": handle})
+                    reply = await channel.request("list_next", {"handle": listing.handle})
                     page = parse_facts(PageFacts, reply.facts)
                     done = page.done
                     if not done and not page.entries:
@@ -177,28 +188,45 @@ class FileService(file_pb2_grpc.FileServiceServicer):
 
 
 class _Handle:
-    def __init__(self) -> None:
+    """A handle in the guest, and what the guest said of it when it opened it."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.facts = facts
+        self.handle = parse_facts(HandleFacts, facts).handle
         self.ended = False
         """Whether the guest has ended the handle by itself, as a commit does."""
 
 
 @asynccontextmanager
-async def _handle(channel: VerbChannel, close_op: str, handle: str) -> AsyncIterator[_Handle]:
-    """A handle in the guest, closed at the end of the block, also when that is cancelled."""
-    state = _Handle()
+async def _opened(
+    channel: VerbChannel, open_op: str, args: Mapping[str, Any], close_op: str
+) -> AsyncIterator[_Handle]:
+    """A handle in the guest, closed at the end of the block, also when that is cancelled.
+
+    The opening goes on when the RPC is cancelled meanwhile: only its answer names
+    the handle that has to be closed then.
+    """
+    opening = asyncio.create_task(_open(channel, open_op, args))
+    ended = False
     try:
-        yield state
+        handle = await asyncio.shield(opening)
+        yield handle
+        ended = handle.ended
     finally:
-        if not state.ended:
-            await asyncio.shield(asyncio.create_task(_close(channel, close_op, handle)))
+        if not ended:
+            await asyncio.shield(asyncio.create_task(_close(channel, opening, close_op)))
 
 
-async def _close(channel: VerbChannel, close_op: str, handle: str) -> None:
+async def _open(channel: VerbChannel, op: str, args: Mapping[str, Any]) -> _Handle:
+    return _Handle((await channel.request(op, args)).facts)
+
+
+async def _close(channel: VerbChannel, opening: asyncio.Task[_Handle], close_op: str) -> None:
     # Whatever stands in the way ends the handle too: the guest's idle time, or
     # the end of the sandbox.
     try:
         async with asyncio.timeout(CLOSE_S_MAX):
-            await channel.request(close_op, {"handle": handle})
+            await channel.request(close_op, {"handle": (await opening).handle})
     except (GuestFault, SandboxLost, TimeoutError):
         pass
 
@@ -238,3 +266,18 @@ async def _next(
             return await anext(messages, None)
     except TimeoutError:
         raise InvalidEnvelope("data", f"must follow within {limits.UPLOAD_IDLE_S:g} s") from None
+
+
+async def _read_on(messages: AsyncIterator[file_pb2.WriteFileRequest]) -> None:
+    """Reads what a refused client still sends, within bounds, and drops it."""
+    left = REFUSED_BYTES_MAX
+    try:
+        async with asyncio.timeout(REFUSED_S):
+            while left > 0:
+                async with asyncio.timeout(REFUSED_QUIET_S):
+                    message = await anext(messages, None)
+                if message is None:
+                    return
+                left -= message.ByteSize()
+    except (TimeoutError, CallerError):
+        return

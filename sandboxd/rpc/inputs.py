@@ -7,6 +7,7 @@ say, in a result; that there is no object is a fault of the envelope.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -31,17 +32,22 @@ _JSON_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     for name, message in _TYPED.items()
 }
 _TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+PARSE_INLINE_CHARS_MAX: Final = 256 * limits.KIB
 _INTEGER_CHARS_MAX: Final = 400
 """Digits of a number in the input: more is no number that a tool takes."""
 
 
-def tool_input(request: tool_pb2.CallToolRequest) -> tuple[str, dict[str, Any]]:
+async def tool_input(request: tool_pb2.CallToolRequest) -> tuple[str, dict[str, Any]]:
     """The tool's name and its input. Raises `InvalidEnvelope`."""
     which = request.WhichOneof("input")
     if which is None:
         raise InvalidEnvelope("input", "must be given")
     if which == "custom":
-        return request.custom.name, _parsed(request.custom.json)
+        text = request.custom.json
+        if len(text) <= PARSE_INLINE_CHARS_MAX:
+            return request.custom.name, _parsed(text)
+        # Megabytes of small items take long enough to hold up every other call.
+        return request.custom.name, await asyncio.to_thread(_parsed, text)
     message = getattr(request, which)
     names = _JSON_NAMES[which]
     out: dict[str, Any] = {}

@@ -32,7 +32,7 @@ class ToolService(tool_pb2_grpc.ToolServiceServicer):
     ) -> tool_pb2.CallToolResponse:
         key = envelope.session_key(request.session_id)
         call_id = envelope.optional_id("call_id", request.call_id)
-        name, raw = tool_input(request)
+        name, raw = await tool_input(request)
         call_id, result = await self._calls.call(
             key,
             call_id,

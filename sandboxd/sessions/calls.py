@@ -36,6 +36,8 @@ from sandboxd.tools.registry import Registry
 
 _LOG: Final = EventLog("calls")
 DIGEST_INLINE_CHARS_MAX: Final = 256 * 1024
+DIGEST_INLINE_FIELDS_MAX: Final = 16
+"""Inputs beyond either are digested on a thread."""
 
 
 class Calls:
@@ -141,7 +143,8 @@ class Calls:
                 return self._recorded(call_id, record).result
         assert call is not None
         self._cancel(live, call)
-        outcome = await asyncio.shield(call.done)
+        # As one of its callers: the call that this waits for is not withdrawn.
+        outcome = await self._wait(live, call, cancel_on_disconnect=False)
         return _answer(outcome.result, replayed=True)
 
     def withdraw_queued(self) -> None:
@@ -177,8 +180,7 @@ class Calls:
         }
 
     async def _digest(self, tool: str, raw: Mapping[str, Any]) -> bytes:
-        size = sum(len(value) for value in raw.values() if isinstance(value, str))
-        if size <= DIGEST_INLINE_CHARS_MAX:
+        if _is_small(raw):
             return call_digest(self._digest_key, tool, raw)
         # Megabytes take long enough to hold up every other session's calls.
         return await asyncio.to_thread(call_digest, self._digest_key, tool, raw)
@@ -275,6 +277,16 @@ class Calls:
         if record.result is None:
             return Outcome(self._execution.unrecorded(), True)
         return Outcome(parse(record.result), True)
+
+
+def _is_small(raw: Mapping[str, Any]) -> bool:
+    """Whether its digest takes no time; what is nested is not looked through for that."""
+    if len(raw) > DIGEST_INLINE_FIELDS_MAX or any(
+        isinstance(value, dict | list) for value in raw.values()
+    ):
+        return False
+    size = sum(len(value) for value in raw.values() if isinstance(value, str))
+    return size <= DIGEST_INLINE_CHARS_MAX
 
 
 def _answer(result: tool_pb2.ToolResult, *, replayed: bool) -> tool_pb2.ToolResult:

@@ -50,12 +50,19 @@ def _representable(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
-        if abs(value) <= _SAFE_INTEGER:
-            return value
-        return {"\0integer": str(value)}
+        return value if abs(value) <= _SAFE_INTEGER else _large_integer(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else {"\0float": repr(value)}
     raise TypeError(f"no JSON value: {type(value).__name__}")
+
+
+def _large_integer(value: int) -> Any:
+    """A double's value as that double, since JSON spells both alike; else a tag."""
+    try:
+        double = float(value)
+    except OverflowError:
+        return {"\0integer": str(value)}
+    return double if int(double) == value else {"\0integer": str(value)}
 
 
 def _key(key: str) -> str:

@@ -75,4 +75,4 @@ class Directory:
     async def announce(self, live: LiveSession, epoch: int | None) -> None:
         """Refuses a stale epoch and makes a greater one durable. Raises `EpochStale`."""
         if live.check_epoch(epoch):
-            await self._table.save(live.record)
+            await self._table.save_terms(live.record)

@@ -24,7 +24,7 @@ class Lane:
         Cancelling a caller that waits gives its place up.
         """
         if self._turns.locked() and self.queued >= self._queued_max:
-            raise CallsExhausted(self._queued_max)
+            raise CallsExhausted("waiting calls", self._queued_max)
         self.queued += 1
         try:
             await self._turns.acquire()

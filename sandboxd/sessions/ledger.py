@@ -47,10 +47,6 @@ class Ledger:
         # Touched on the store's thread alone, so reserving costs no count of rows.
         self._usage: dict[str, _Usage] = defaultdict(_Usage)
 
-    @property
-    def ledger_id(self) -> str:
-        return self._store.ledger_id
-
     async def open(self, now: float) -> int:
         """Counts what is there and settles what was cut off. Returns how many became UNKNOWN."""
         return await self._store.run(self._open, now)
@@ -165,14 +161,19 @@ class Ledger:
                 self._shrink(connection, call.key.tenant)
 
     def _expire(self, connection: sqlite3.Connection, before: float) -> int:
-        cursor = connection.execute(
-            "UPDATE calls SET phase = 'expired', result = NULL "
-            "WHERE phase = 'finished' AND finished_at < ?",
-            (before,),
+        # Every sweep asks this, so it names all columns of `calls_by_age`: what is
+        # not old is never looked at.
+        expired = sum(
+            connection.execute(
+                "UPDATE calls SET phase = 'expired', result = NULL WHERE tenant = ? "
+                "AND phase = 'finished' AND is_read IN (0, 1) AND finished_at < ?",
+                (tenant, before),
+            ).rowcount
+            for tenant in self._usage
         )
-        if cursor.rowcount:
+        if expired:
             self._count(connection)
-        return cursor.rowcount
+        return expired
 
     def _shrink(self, connection: sqlite3.Connection, tenant: str) -> None:
         """Drops the oldest results of reads until a tenth of the bound is free."""

@@ -32,6 +32,8 @@ class LiveSession:
         self.calls: dict[str, Call] = {}
         """Calls that are looked up, queued or running, by id."""
         self.verbs = 0
+        """File verbs that are open, those that wait for their client included."""
+        self._steps = 0
         self.use_unsaved = False
         self.end_cause: EndCause | None = None
         """Set once, when the session's end begins."""
@@ -96,16 +98,19 @@ class LiveSession:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """A verb at work: it counts as use, and idle expiry waits for its end."""
+        """A step of a verb: it counts as use, and idle expiry waits for its end.
+
+        Between steps a verb waits for its client, who may never come back to it.
+        """
         self.touch()
-        self.verbs += 1
+        self._steps += 1
         try:
             yield
         finally:
-            self.verbs -= 1
+            self._steps -= 1
             self.touch()
 
     @property
     def busy(self) -> bool:
         """Whether something runs that holds off idle expiry."""
-        return bool(self.calls) or self.verbs > 0
+        return bool(self.calls) or self._steps > 0

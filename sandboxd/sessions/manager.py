@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from sandboxd.config import Settings
-from sandboxd.errors import CallerError, Draining, IdConflict, SandboxdError, SessionDeleted
+from sandboxd.errors import (
+    CallerError,
+    Draining,
+    EndUnfinished,
+    IdConflict,
+    SandboxdError,
+    SessionDeleted,
+)
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
 from sandboxd.sessions.digest import specification_digest
@@ -117,7 +124,7 @@ class SessionManager:
         record.idle_timeout_s = idle_timeout_s or record.idle_timeout_s
         record.max_lifetime_s = max_lifetime_s or record.max_lifetime_s
         live.touch()
-        await self._table.save(record)
+        await self._table.save_terms(record)
         return record
 
     async def delete(self, key: SessionKey, epoch: int | None) -> None:
@@ -129,8 +136,13 @@ class SessionManager:
             except SessionDeleted:
                 return
         live.check_epoch(epoch)
-        # Shielded: an end that has begun goes on when the caller leaves.
-        await asyncio.shield(self._ends.begin(live, EndCause.DELETED))
+        try:
+            # Shielded: an end that has begun goes on when the caller leaves.
+            await asyncio.shield(self._ends.begin(live, EndCause.DELETED))
+        except CallerError:
+            raise
+        except SandboxdError as error:
+            raise EndUnfinished(key.session_id, error.operator_text) from error
 
     async def delete_all(self, cause: EndCause, timeout_s: float) -> int:
         """Ends every session, for a shutdown that keeps none. Returns how many are left."""

@@ -18,6 +18,17 @@ _COLUMNS = (
     "max_lifetime_s, restarts, restart_untold, deleted_at"
 )
 _NAMES = [name.strip() for name in _COLUMNS.split(",")]
+_LIFE = (
+    "state",
+    "reason",
+    "message",
+    "generation",
+    "facts",
+    "secret_digest",
+    "restarts",
+    "restart_untold",
+)
+_TERMS = ("epoch", "labels", "used_at", "idle_timeout_s", "max_lifetime_s")
 
 
 class SessionTable:
@@ -30,9 +41,17 @@ class SessionTable:
         """Adds a new session and gives it its number."""
         record.number = await self._store.run(_insert, _row(record))
 
-    async def save(self, record: SessionRecord) -> None:
-        """Writes the whole record over its row, unless the session was buried meanwhile."""
-        await self._store.run(_update, _row(record))
+    async def save_life(self, record: SessionRecord) -> None:
+        """Writes what the session's own life changes, unless it was buried meanwhile."""
+        await self._store.run(_update, _LIFE, _row(record))
+
+    async def save_terms(self, record: SessionRecord) -> None:
+        """Writes what clients change, unless the session was buried meanwhile.
+
+        Never the state: a client may come between two of the life's own steps, when
+        the row is ahead of the record or behind it on purpose.
+        """
+        await self._store.run(_update, _TERMS, _row(record))
 
     async def save_use(self, uses: list[tuple[SessionKey, float]]) -> None:
         """Writes when sessions were used last."""
@@ -127,8 +146,8 @@ def _insert(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
     return number
 
 
-def _update(connection: sqlite3.Connection, row: dict[str, Any]) -> None:
-    sets = ", ".join(f"{name} = :{name}" for name in _NAMES)
+def _update(connection: sqlite3.Connection, columns: tuple[str, ...], row: dict[str, Any]) -> None:
+    sets = ", ".join(f"{name} = :{name}" for name in columns)
     # A tombstone stays one: a save that was on its way when the session ended is late.
     connection.execute(
         f"UPDATE sessions SET {sets} WHERE tenant = :tenant AND session_id = :session_id "

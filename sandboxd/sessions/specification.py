@@ -149,7 +149,11 @@ def _resources(profile: ProfileSettings, asked: Mapping[str, int]) -> dict[str, 
         changes["memory"] = ByteSize(memory)
         shm = min(int(profile.shm), max(limits.MIB, memory // 16))
         changes["shm"] = ByteSize(shm)
-        changes["tmp"] = ByteSize(min(int(profile.tmp), memory // 2 - shm))
+        tmp = min(int(profile.tmp), memory // 2 - shm)
+        if tmp < limits.SPILL_TOTAL_BYTES_MAX:
+            rule = "half of it must hold `/tmp` with room for what commands spill"
+            raise ProfileForbids(profile.name, "resources.memory_bytes", rule)
+        changes["tmp"] = ByteSize(tmp)
     if "tmp_bytes" in asked:
         changes["tmp"] = ByteSize(asked["tmp_bytes"])
     if "cpu_millis" in asked:

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from sandboxd import limits
@@ -57,13 +57,29 @@ class Starts:
 
     def adopt(self, live: LiveSession) -> None:
         """Takes up a session of an earlier daemon, in the background."""
-        live.life_task = asyncio.create_task(self._adopted_life(live))
+        live.life_task = asyncio.create_task(self._guarded(live, self._adopted_life))
 
     async def life(self, live: LiveSession) -> None:
         """Watches a READY session and starts it anew; returns when it has FAILED.
 
         Ended by cancelling, when the session or the daemon ends.
         """
+        await self._guarded(live, self._watch)
+
+    async def _guarded(
+        self, live: LiveSession, life: Callable[[LiveSession], Awaitable[None]]
+    ) -> None:
+        """A fault of this program fails the session; else it would be starting for ever."""
+        try:
+            await life(live)
+        except Exception as error:  # noqa: BLE001 - nobody else waits for this task
+            _LOG.error("the life of a session broke off", session=live.session_id, cause=error)
+            if not live.created.done():
+                live.created.set_result(None)
+            if live.record.state in (State.READY, State.RESTARTING):
+                await self.fail(live, "INTERNAL_ERROR", "The worker met a fault of its own.")
+
+    async def _watch(self, live: LiveSession) -> None:
         while live.record.state is State.READY and live.sandbox is not None:
             error = await _lost(live, live.sandbox)
             if live.end_cause is not None or error.cause == "SHUTDOWN":
@@ -88,7 +104,7 @@ class Starts:
         move(live.record, State.FAILED, reason, message)
         live.release_due = True
         self._directory.count()
-        await self._table.save(live.record)
+        await self._table.save_life(live.record)
         await self.release(live)
 
     async def release(self, live: LiveSession) -> None:
@@ -116,7 +132,7 @@ class Starts:
                 live.created.set_result(None)
             if not adopted:
                 await self._restart(live)
-        await self.life(live)
+        await self._watch(live)
 
     async def _adopt(self, live: LiveSession) -> bool:
         record = live.record
@@ -149,7 +165,7 @@ class Starts:
         live.sandbox = None
         self._directory.count()
         # Intent first: after a crash the next daemon knows that this generation is due.
-        await self._table.save(record)
+        await self._table.save_life(record)
         self._metrics.session_restart()
         await self._again(live)
 
@@ -166,7 +182,11 @@ class Starts:
                     await self.fail(live, error.reason, str(error))
                     return
                 count_restart(live.record, time.time())
-                await self._table.save(live.record)
+                await self._table.save_life(live.record)
+                await asyncio.sleep(RESTART_PAUSE_S)
+            except SandboxdError as error:
+                # The last generation does not end yet, so the next has not begun.
+                _LOG.warning("release failed", session=live.session_id, detail=error.operator_text)
                 await asyncio.sleep(RESTART_PAUSE_S)
             else:
                 return
@@ -202,7 +222,7 @@ class Starts:
         move(ready, State.READY)
         # Durable before anybody is told; a daemon that dies in between finds the
         # earlier state and starts the sandbox once more, which nobody has used.
-        await self._table.save(ready)
+        await self._table.save_life(ready)
         move(record, State.READY)
         live.sandbox = sandbox
         self._directory.count()

@@ -126,7 +126,11 @@ class Store:
                 connection.execute("BEGIN IMMEDIATE")
                 return action(connection, *args, **kwargs)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+        # Shielded: a cancelled wait would take an action that is still queued with it,
+        # and memory, which was changed already, would be ahead of the disk for good.
+        return await asyncio.shield(
+            asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+        )
 
     async def close(self) -> None:
         """Flushes everything to the disk, marks the end as clean, gives the folder up."""

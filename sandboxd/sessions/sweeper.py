@@ -8,14 +8,13 @@ is repeated; none stops another.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from sandboxd import limits
 from sandboxd.backends.base import Backend
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import EngineDown, SandboxdError
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
 from sandboxd.sessions.directory import Directory
@@ -109,13 +108,15 @@ class Sweeper:
     async def _step(self, name: str, action: Callable[[], Awaitable[None]]) -> None:
         try:
             await action()
-        except (SandboxdError, sqlite3.Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - without the sweeper nothing expires
             self._metrics.sweep_failure(name)
             # Once for each run of failures: an engine that is down for an hour
             # must not fill the log.
             if name not in self._failing:
-                detail = error.operator_text if isinstance(error, SandboxdError) else str(error)
-                _LOG.warning("sweep step failed", step=name, detail=detail)
+                if isinstance(error, SandboxdError):
+                    _LOG.warning("sweep step failed", step=name, detail=error.operator_text)
+                else:
+                    _LOG.error("sweep step broke off", step=name, cause=error)
             self._failing.add(name)
         else:
             self._failing.discard(name)
@@ -145,10 +146,8 @@ class Sweeper:
                 self._ends.begin(live, live.end_cause)
             elif live.record.state is State.FAILED and live.release_due:
                 await self._starts.release(live)
-        for error in failed:
-            if isinstance(error, SandboxdError | sqlite3.Error):
-                raise error
-            _LOG.error("the end of a session broke off", cause=error)
+        if failed:
+            raise failed[0]
 
     async def _remove_unowned(self) -> None:
         found = await self._backend.owned()
@@ -158,6 +157,9 @@ class Sweeper:
         for resource_id in sorted(unowned):
             try:
                 await self._backend.remove(resource_id)
+            except EngineDown:
+                # The next one would wait for its deadline as well, and expiry with it.
+                raise
             except SandboxdError as error:
                 first = first or error
             else:

@@ -45,10 +45,10 @@ class VerbChannel:
         reply_bytes_max: int = limits.KIB,
     ) -> Reply:
         """One step. Raises `GuestFault` and `SandboxLost`, which `verb` translates."""
-        self._live.touch()
-        return await self._sandbox.request(
-            op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=limits.VERB_TIMEOUT_S
-        )
+        with self._live.use():
+            return await self._sandbox.request(
+                op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=limits.VERB_TIMEOUT_S
+            )
 
     def check_epoch(self) -> None:
         """Refuses a caller that became stale while its stream ran. Raises `EpochStale`."""
@@ -65,7 +65,7 @@ class Verbs:
 
     @asynccontextmanager
     async def verb(self, key: SessionKey, epoch: int | None = None) -> AsyncIterator[VerbChannel]:
-        """The guest of a READY session; while this is open, idle expiry waits.
+        """The guest of a READY session, for one of `VERBS_PARALLEL_MAX` at a time.
 
         Raises what `CallTool` raises for sessions, and inside the block turns
         `GuestFault` into `VerbFault` and `SandboxLost` into what it means.
@@ -76,16 +76,18 @@ class Verbs:
         await self._directory.announce(live, epoch)
         sandbox = live.ready_sandbox()
         if live.verbs >= limits.VERBS_PARALLEL_MAX:
-            raise CallsExhausted(live.verbs)
-        with live.use():
-            try:
-                yield VerbChannel(live, sandbox, epoch)
-            except GuestFault as error:
-                reason = error.reason if error.reason in _REASONS else "IO_ERROR"
-                raise VerbFault(reason, str(error)) from error
-            except SandboxLost as error:
-                if live.end_cause is not None:
-                    raise SessionDeleted(key.session_id) from error
-                if error.cause == "PROTOCOL":
-                    live.condemn(error)
-                raise VerbSandboxLost from error
+            raise CallsExhausted("running file verbs", limits.VERBS_PARALLEL_MAX)
+        live.verbs += 1
+        try:
+            yield VerbChannel(live, sandbox, epoch)
+        except GuestFault as error:
+            reason = error.reason if error.reason in _REASONS else "IO_ERROR"
+            raise VerbFault(reason, str(error)) from error
+        except SandboxLost as error:
+            if live.end_cause is not None:
+                raise SessionDeleted(key.session_id) from error
+            if error.cause == "PROTOCOL":
+                live.condemn(error)
+            raise VerbSandboxLost from error
+        finally:
+            live.verbs -= 1

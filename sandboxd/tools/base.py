@@ -16,9 +16,11 @@ from typing import Any, Final, Protocol, cast
 from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd.backends.base import Channel
 from sandboxd.errors import GuestFault
+from sandboxd.tools.wording import plain
 
 JsonObject = Mapping[str, Any]
-FAULT_CHARS_MAX: Final = 4_000
+FAULT_CHARS_MAX: Final = 20_000
+"""Of a fault's text: a path of the greatest length, and three more that may be meant."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def failed(reason: str, text: str) -> tool_pb2.ToolResult:
     """The result of a tool that could not do what it was asked.
 
     Both arguments may come from a guest and are hostile: a reason that the
-    contract does not have becomes IO_ERROR, the text is cut and made printable.
+    contract does not have becomes IO_ERROR, the text is cut and made fit for a result.
     """
     name = f"REASON_{reason}"
     if name not in error_pb2.Reason.keys():  # noqa: SIM118 - an enum wrapper, not a dict
@@ -83,15 +85,10 @@ def failed(reason: str, text: str) -> tool_pb2.ToolResult:
     elif reason == "CANCELLED_BY_CALLER":
         ending = tool_pb2.ENDING_CANCELLED
     return tool_pb2.ToolResult(
-        text=fault_text(text), is_error=True, reason=cast("error_pb2.Reason", name), ending=ending
-    )
-
-
-def fault_text(text: str) -> str:
-    """A fault's text as a model may see it: at most 4,000 characters, no control bytes."""
-    cut = text if len(text) <= FAULT_CHARS_MAX else text[:FAULT_CHARS_MAX] + "…"
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in cut
+        text=plain(text, FAULT_CHARS_MAX),
+        is_error=True,
+        reason=cast("error_pb2.Reason", name),
+        ending=ending,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
+from decimal import Decimal
 from typing import Annotated, Literal
 
 from google.protobuf.duration_pb2 import Duration
@@ -239,8 +240,8 @@ def _processes(facts: RunFacts) -> str:
 
 
 def _seconds(value: float) -> str:
-    """`1 second`, `2 seconds`, `0.5 seconds`: without a trailing `.0`."""
-    number = repr(float(value)).removesuffix(".0")
+    """`1 second`, `2 seconds`, `0.5 seconds`: without a trailing `.0` or an exponent."""
+    number = format(Decimal(repr(float(value))).normalize(), "f")
     return f"{number} {'second' if value == 1 else 'seconds'}"
 
 

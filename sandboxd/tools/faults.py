@@ -6,6 +6,7 @@ text of the contract's own keep the guest's one line, cleaned.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import Field
@@ -17,19 +18,23 @@ from sandboxd.tools.wording import plain
 
 TEXT_CHARS_MAX = 6_000
 """Most of a guest's own line: a path of the greatest length and what is said of it."""
+NEAR_CHARS_MAX = 8_192
+"""Most of a path that may be meant: it must be usable as it stands."""
 
 NOT_OF_FILES = frozenset(
     {"INTERNAL_ERROR", "ID_CONFLICT", "CALLS_EXHAUSTED", "CANCELLED_BY_CALLER"}
 )
 """Reasons that say nothing about the file; they keep their way through the daemon."""
 
+_ESCAPED = re.compile(r"\\x[0-9a-f]{2}")
 VERSION_CONFLICT = "{path} is not at the expected version. Read it again before you change it."
 
 
+_Near = Annotated[str, Field(max_length=NEAR_CHARS_MAX)]
+
+
 class _Missing(Facts):
-    near: Annotated[list[Annotated[str, Field(max_length=8_192)]], Field(max_length=3)] = Field(
-        default_factory=list
-    )
+    near: Annotated[list[_Near], Field(max_length=3)] = Field(default_factory=list)
 
 
 def file_fault(path: str, fault: GuestFault, directory_hint: str) -> Exception:
@@ -42,7 +47,10 @@ def file_fault(path: str, fault: GuestFault, directory_hint: str) -> Exception:
         return fault
     if fault.reason == "FILE_NOT_FOUND":
         near = parse_facts(_Missing, fault.facts).near
-        hint = f"\nDid you mean: {', '.join(plain(name) for name in near)}?" if near else ""
+        names = ", ".join(plain(name, NEAR_CHARS_MAX) for name in near)
+        hint = f"\nDid you mean: {names}?" if near else ""
+        if not near and _ESCAPED.search(path):
+            hint = "\nA name that is not UTF-8 is shown with \\xNN; only bash reaches it."
         return InvalidInput(f"File not found: {path}{hint}", fault.reason)
     if fault.reason == "IS_DIRECTORY":
         return InvalidInput(f"{path} is a directory. {directory_hint}", fault.reason)

@@ -12,15 +12,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sandbox_adapter.v1 import error_pb2, tool_pb2
+from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
-from sandboxd.tools.facts import Count, Facts, parse_facts
+from sandboxd.tools.facts import parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields
 from sandboxd.tools.name_patterns import nearest_call, without_leading_stars
-from sandboxd.tools.search_notes import stopping_notes
+from sandboxd.tools.search_notes import SearchFacts, set_ending, stopping_notes
 from sandboxd.tools.wording import own_line, plain
 
 ENTRIES_MAX = 1_000_000
@@ -30,13 +30,8 @@ ANSWER_SLACK_S = 30.0
 REPLY_BYTES_MAX = 5 * limits.MIB
 
 
-class _Facts(Facts):
-    capped: bool
-    timed_out: bool
-    cancelled: bool
+class _Facts(SearchFacts):
     entries_over: bool
-    unsearched: Count
-    first_error: Annotated[str, Field(max_length=1_000)] | None
     other_case: Annotated[str, Field(min_length=1, max_length=32_768)] | None
 
 
@@ -142,7 +137,6 @@ def _result(
 ) -> tool_pb2.ToolResult:
     result = tool_pb2.ToolResult(
         text=own_line(_body(facts, paths), *_notes(facts, paths, path, timeout_s)),
-        ending=tool_pb2.ENDING_COMPLETED,
         truncated=facts.capped or facts.timed_out or facts.cancelled or facts.entries_over,
         glob=tool_pb2.GlobDetails(
             paths=paths,
@@ -151,12 +145,7 @@ def _result(
             timed_out=facts.timed_out,
         ),
     )
-    if facts.cancelled:
-        result.ending = tool_pb2.ENDING_CANCELLED
-        result.reason = error_pb2.REASON_CANCELLED_BY_CALLER
-    elif facts.timed_out:
-        result.ending = tool_pb2.ENDING_TIMED_OUT
-        result.limit.CopyFrom(tool_pb2.Limit(kind="time", limit=round(timeout_s * 1000)))
+    set_ending(result, facts, timeout_s)
     return result
 
 
@@ -178,10 +167,8 @@ def _notes(facts: _Facts, paths: list[str], path: str | None, timeout_s: float) 
         )
         folder, count = _fullest(paths, path)
         if folder:
-            notes.append(f"[{count} of them are under {folder}.]")
-    notes += stopping_notes(
-        facts.unsearched, facts.first_error, facts.timed_out, facts.cancelled, timeout_s
-    )
+            notes.append(f"[{count} of them {'is' if count == 1 else 'are'} under {folder}.]")
+    notes += stopping_notes(facts, timeout_s)
     if facts.entries_over:
         notes.append(
             f"[Stopped after {ENTRIES_MAX:,} names: results are incomplete. "

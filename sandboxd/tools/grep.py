@@ -12,15 +12,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sandbox_adapter.v1 import error_pb2, tool_pb2
+from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
-from sandboxd.tools.facts import Count, Facts, parse_facts
+from sandboxd.tools.facts import Facts, parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields
 from sandboxd.tools.name_patterns import nearest_call, without_leading_stars
-from sandboxd.tools.search_notes import stopping_notes
+from sandboxd.tools.search_notes import SearchFacts, set_ending, stopping_notes
 from sandboxd.tools.wording import counted, own_line, plain
 
 PATTERN_BYTES_MAX = 64 * limits.KIB
@@ -43,13 +43,8 @@ class _Ignored(Facts):
     )
 
 
-class _Facts(Facts):
-    capped: bool
+class _Facts(SearchFacts):
     cut: Annotated[int, Field(ge=0, le=limits.GREP_MATCHES_MAX)]
-    timed_out: bool
-    cancelled: bool
-    unsearched: Count
-    first_error: Annotated[str, Field(max_length=1_000)] | None
     binary: bool
     ignored: _Ignored | None
     other_case: bool
@@ -256,7 +251,6 @@ def _result(
         body = _nothing(facts, literal)
     result = tool_pb2.ToolResult(
         text=own_line(body, *notes),
-        ending=tool_pb2.ENDING_COMPLETED,
         truncated=facts.capped or facts.cut > 0 or facts.timed_out or facts.cancelled,
         grep=tool_pb2.GrepDetails(
             matches=rows,
@@ -266,12 +260,7 @@ def _result(
             timed_out=facts.timed_out,
         ),
     )
-    if facts.cancelled:
-        result.ending = tool_pb2.ENDING_CANCELLED
-        result.reason = error_pb2.REASON_CANCELLED_BY_CALLER
-    elif facts.timed_out:
-        result.ending = tool_pb2.ENDING_TIMED_OUT
-        result.limit.CopyFrom(tool_pb2.Limit(kind="time", limit=round(timeout_s * 1000)))
+    set_ending(result, facts, timeout_s)
     return result
 
 
@@ -303,6 +292,4 @@ def _notes(facts: _Facts, path: str, timeout_s: float) -> list[str]:
             f"[{plain(path)} is a binary file: matches in it are not shown. "
             "Use bash with grep -a or strings.]"
         )
-    return notes + stopping_notes(
-        facts.unsearched, facts.first_error, facts.timed_out, facts.cancelled, timeout_s
-    )
+    return notes + stopping_notes(facts, timeout_s)

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,43 +28,50 @@ class DemoFailed(Exception):
     """The demo cannot go on; the text is for the person who started it."""
 
 
-def fetch(cache: Path) -> Path:
-    """The package's source archive, from the cache or from the package index."""
-    wanted = re.search(r"sha256:([0-9a-f]{64})", PINNED.read_text())
-    if wanted is None:
-        raise DemoFailed(f"`{PINNED}` pins no hash")
+@dataclass(frozen=True)
+class Package:
+    """What the demo works on."""
+
+    name: str
+    """With its version, for people."""
+    archive: Path
+
+
+def fetch(cache: Path) -> Package:
+    """The package, from the cache or from the package index."""
+    pinned = re.search(r"^(\S+)==(\S+) .*?sha256:([0-9a-f]{64})", PINNED.read_text(), re.M | re.S)
+    if pinned is None:
+        raise DemoFailed(f"`{PINNED}` pins no package by its hash")
+    name, version, digest = pinned.groups()
     cache.mkdir(parents=True, exist_ok=True)
-    if (found := _with_digest(cache, wanted.group(1))) is not None:
-        return found
+    archive = _with_digest(cache, digest)
+    if archive is None:
+        # Downloaded aside and moved: another demo may be looking for it, or fetching it.
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            _download(Path(folder))
+            fetched = _with_digest(Path(folder), digest)
+            if fetched is None:
+                raise DemoFailed("the package could not be fetched: no archive has its hash")
+            archive = fetched.replace(cache / fetched.name)
+    return Package(f"{name} {version}", archive)
+
+
+def _download(folder: Path) -> None:
     # Its setup.py is asked for metadata, with what is installed: no build environment is made.
-    fetched = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--require-hashes",
-            "--no-deps",
-            "--no-binary",
-            ":all:",
-            "--no-build-isolation",
-            "--dest",
-            str(cache),
-            "--requirement",
-            str(PINNED),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=DOWNLOAD_TIMEOUT_S,
-        check=False,
-    )
-    found = _with_digest(cache, wanted.group(1))
-    if fetched.returncode != 0 or found is None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--require-hashes", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+    command += ["--dest", str(folder), "--requirement", str(PINNED)]
+    try:
+        fetched = subprocess.run(
+            command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DemoFailed(
+            f"the package could not be fetched in {DOWNLOAD_TIMEOUT_S} seconds"
+        ) from None
+    if fetched.returncode != 0:
         lines = fetched.stderr.strip().splitlines()
         raise DemoFailed(f"the package could not be fetched: {lines[-1] if lines else 'no reason'}")
-    return found
 
 
 def _with_digest(cache: Path, digest: str) -> Path | None:

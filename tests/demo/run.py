@@ -38,7 +38,7 @@ from orchestrator.messages import Outcome, ToolCall  # noqa: E402
 from orchestrator.sandbox import Sandbox, call_id  # noqa: E402
 from orchestrator.workspace.copy_in import copy_in  # noqa: E402
 from orchestrator.workspace.host_tree import HostTree  # noqa: E402
-from tests.demo.package import DemoFailed, break_it, fetch, unpack  # noqa: E402
+from tests.demo.package import BROKEN_FILE, DemoFailed, break_it, fetch, unpack  # noqa: E402
 from tests.demo.processes import END_TIMEOUT_S, server  # noqa: E402
 
 CACHE: Final = ROOT / ".cache" / "demo"
@@ -47,6 +47,9 @@ TESTS: Final = "python3 -m pytest -q"
 TASK: Final = (
     "The test suite of this package fails. Find the cause and repair the package; leave its "
     f"tests as they are. Run them with `{TESTS}` and finish when all of them pass."
+)
+SCRIPTED_AGENT: Final = (
+    "a scripted model; with MODEL_BASE_URL, MODEL_API_KEY and MODEL set, a live one does it"
 )
 
 
@@ -99,7 +102,8 @@ def _demo(console: Console, model: Model, engine: docker.DockerClient | None) ->
             stack.callback(engine.close)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sandboxd-demo-")))
         package, broken = folder / "package", folder / "broken"
-        unpack(fetch(CACHE), package)
+        pinned = fetch(CACHE)
+        unpack(pinned.archive, package)
         shutil.copytree(package, folder / "original")
         break_it(package)
         shutil.copytree(package, broken)
@@ -114,7 +118,8 @@ def _demo(console: Console, model: Model, engine: docker.DockerClient | None) ->
                     env,
                 )
             ).group(1)
-            if not model.base_url:
+            scripted = not model.base_url
+            if scripted:
                 url = servers.enter_context(
                     server(
                         "the scripted model",
@@ -125,12 +130,14 @@ def _demo(console: Console, model: Model, engine: docker.DockerClient | None) ->
                     )
                 ).group(1)
                 model = Model("scripted", url)
-            console.print(
-                Text(f"{'set-up':<9}", "bold").append(
-                    f"{package.name}, daemon and model in {time.monotonic() - begun:.1f} s",
-                    "default",
-                )
+            _field(
+                console,
+                "package",
+                f"{pinned.name} from the package index, broken on purpose in `{BROKEN_FILE}`",
             )
+            if scripted:
+                _field(console, "agent", SCRIPTED_AGENT)
+            _field(console, "set-up", f"daemon and model in {time.monotonic() - begun:.1f} s")
             agent = _orchestrate(model, address, package, env)
             _show_diff(console, broken, package)
             _restore_tests(package, folder / "original")
@@ -150,7 +157,9 @@ def _engine() -> docker.DockerClient | None:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONUNBUFFERED": "1"}
+    # What the demo starts is on this machine, whatever proxy leads out of it.
+    direct = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1"]))
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "no_proxy": direct, "NO_PROXY": direct}
 
 
 def _daemon(folder: Path, contained: bool) -> list[str]:
@@ -190,13 +199,15 @@ def _orchestrate(model: Model, address: str, package: Path, env: Mapping[str, st
     process = subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL)
     try:
         return process.wait()
-    except KeyboardInterrupt:
-        # The terminal has told it already; told twice it would end by force.
-        process.wait(END_TIMEOUT_S)
-        raise
-    except BaseException:
-        process.terminate()
-        process.wait(END_TIMEOUT_S)
+    except BaseException as ended:
+        # After Ctrl-C the terminal has told it already; told twice it would end by force.
+        if not isinstance(ended, KeyboardInterrupt):
+            process.terminate()
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         raise
 
 
@@ -245,28 +256,29 @@ def _left_behind(engine: docker.DockerClient | None, state: Path) -> list[str]:
             left.append(f"container {container.name}")
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     left += [f"mount {mount}" for mount in mounts if mount.startswith(f"{state}/")]
-    sessions = state / "s"
-    return left + [f"folder {entry}" for entry in sessions.iterdir() if sessions.is_dir()]
+    return left + [f"folder {entry}" for entry in (state / "s").glob("*")]
 
 
 def _report(console: Console, agent: int, proof: Outcome, left: list[str], begun: float) -> None:
     last = proof.text.rstrip().splitlines()
     said = next((line for line in reversed(last) if re.search(r"passed|failed|error", line)), "")
     passed = proof.exit_code == 0
-    console.print(
-        Text(f"\n{'tests':<9}", "bold").append(
-            f"{printable(said) or 'did not run'} (a fresh sandbox, the package's original tests)",
-            "bold green" if passed else "bold red",
-        )
+    console.print()
+    _field(
+        console,
+        "tests",
+        f"{printable(said) or 'did not run'} (a fresh sandbox, the package's original tests)",
+        "bold green" if passed else "bold red",
     )
     if agent != 0:
-        console.print(Text(f"{'':<9}the orchestrator ended with code {agent}", "red"))
+        _field(console, "", f"the orchestrator ended with code {agent}", "red")
     words = "nothing left behind" if not left else f"left behind: {', '.join(left)}"
-    console.print(Text(f"{'end':<9}", "bold").append(words, "red" if left else "default"))
-    console.print(
-        Text(f"{'took':<9}", "bold").append(f"{time.monotonic() - begun:.1f} s", "default")
-    )
-    console.print(Text(f"{'log':<9}", "bold").append(str(CACHE / "log.sqlite3"), "default"))
+    _field(console, "end", words, "red" if left else "")
+    _field(console, "took", f"{time.monotonic() - begun:.1f} s")
+
+
+def _field(console: Console, name: str, value: str, style: str = "") -> None:
+    console.print(Text().append(f"{name:<9}", "bold").append(value, style))
 
 
 if __name__ == "__main__":

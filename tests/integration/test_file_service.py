@@ -11,6 +11,7 @@ import pytest
 from sandbox_adapter.errors import AdapterError
 from sandbox_adapter.v1 import file_pb2
 from tests.integration.conftest import OpenSession
+from tests.integration.daemon_process import until
 
 MIB = 1024 * 1024
 
@@ -63,12 +64,11 @@ async def test_an_upload_that_breaks_off_changes_nothing(session: OpenSession) -
     await sending.wait()
     upload.cancel()
     await asyncio.gather(upload, return_exceptions=True)
-    result = await session.bash("cat f; ls -A | wc -l")
-    for _ in range(100):
-        if result.text == "old1\n":
-            break
-        result = await session.bash("cat f; ls -A | wc -l")
-    assert result.text == "old1\n"
+
+    async def is_as_before() -> bool:
+        return (await session.bash("cat f; ls -A | wc -l")).text == "old1\n"
+
+    await until(is_as_before, 20)
 
 
 async def test_verbs_do_what_they_say(session: OpenSession) -> None:

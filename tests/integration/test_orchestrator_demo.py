@@ -45,6 +45,7 @@ def test_demo_ends_with_the_repaired_tests_passing(env: dict[str, str]) -> None:
     assert "+                if prev[mid] is no_pad:" in done.stdout
     set_up = re.search(r"^set-up .* in ([0-9.]+) s", done.stdout, re.MULTILINE)
     assert set_up is not None
+    assert float(set_up.group(1)) < 15
     assert ("isolated from nothing" in done.stdout) == bool(env)
 
 

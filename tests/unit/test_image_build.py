@@ -54,3 +54,13 @@ def test_context_names_the_input_that_is_missing() -> None:
     with pytest.raises(build.BuildError, match=r"/sandboxd/no-such-guest` is not there") as caught:
         list(build.context_files({"guest": build.ROOT / "sandboxd/no-such-guest"}))
     assert caught.value.code == 3
+
+
+def test_program_that_is_not_here_has_no_answer() -> None:
+    assert build.ask("no-such-program-here", "--version") == ""
+
+
+def test_question_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "ANSWER_TIMEOUT_S", 0.1)
+    with pytest.raises(build.BuildError, match="`sleep 30` gave no answer"):
+        build.ask("sleep", "30")

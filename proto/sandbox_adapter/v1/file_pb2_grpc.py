@@ -40,10 +40,14 @@ class FileServiceStub:
     Faults of the file system are failed RPCs here, with the status codes that
     `Reason` gives. Every RPC may also fail with:
     * INVALID_ARGUMENT (INVALID_ENVELOPE, INVALID_INPUT): correct the request.
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * UNIMPLEMENTED (NOT_SERVED): the adapter does not claim FILES.
     * NOT_FOUND (SESSION_UNKNOWN), FAILED_PRECONDITION (SESSION_DELETED,
     SESSION_FAILED): use another session.
+    * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
+    the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
-    * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile. A write may or may not
+    * ABORTED (SANDBOX_LOST), INTERNAL (INTERNAL_ERROR): a write may or may not
     have happened.
 
     Level: full, capability FILES.
@@ -107,10 +111,14 @@ class FileServiceServicer:
     Faults of the file system are failed RPCs here, with the status codes that
     `Reason` gives. Every RPC may also fail with:
     * INVALID_ARGUMENT (INVALID_ENVELOPE, INVALID_INPUT): correct the request.
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * UNIMPLEMENTED (NOT_SERVED): the adapter does not claim FILES.
     * NOT_FOUND (SESSION_UNKNOWN), FAILED_PRECONDITION (SESSION_DELETED,
     SESSION_FAILED): use another session.
+    * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
+    the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
-    * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile. A write may or may not
+    * ABORTED (SANDBOX_LOST), INTERNAL (INTERNAL_ERROR): a write may or may not
     have happened.
 
     Level: full, capability FILES.
@@ -272,10 +280,14 @@ class FileService:
     Faults of the file system are failed RPCs here, with the status codes that
     `Reason` gives. Every RPC may also fail with:
     * INVALID_ARGUMENT (INVALID_ENVELOPE, INVALID_INPUT): correct the request.
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * UNIMPLEMENTED (NOT_SERVED): the adapter does not claim FILES.
     * NOT_FOUND (SESSION_UNKNOWN), FAILED_PRECONDITION (SESSION_DELETED,
     SESSION_FAILED): use another session.
+    * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
+    the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
-    * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile. A write may or may not
+    * ABORTED (SANDBOX_LOST), INTERNAL (INTERNAL_ERROR): a write may or may not
     have happened.
 
     Level: full, capability FILES.

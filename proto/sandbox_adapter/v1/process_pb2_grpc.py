@@ -39,8 +39,13 @@ class ProcessServiceStub:
     * NOT_FOUND (SESSION_UNKNOWN, PROCESS_UNKNOWN), FAILED_PRECONDITION
     (SESSION_DELETED, SESSION_FAILED): there is nothing to act on.
     * UNIMPLEMENTED (NOT_SERVED): the adapter does not claim PROCESSES.
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
+    the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
+    happened.
 
     Level: full, capability PROCESSES.
     """
@@ -102,8 +107,13 @@ class ProcessServiceServicer:
     * NOT_FOUND (SESSION_UNKNOWN, PROCESS_UNKNOWN), FAILED_PRECONDITION
     (SESSION_DELETED, SESSION_FAILED): there is nothing to act on.
     * UNIMPLEMENTED (NOT_SERVED): the adapter does not claim PROCESSES.
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
+    the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
+    happened.
 
     Level: full, capability PROCESSES.
     """
@@ -154,6 +164,9 @@ class ProcessServiceServicer:
     def SignalProcess(self, request, context):
         """SignalProcess sends a signal to the process's group. A process that has
         ended gets none, and the call succeeds.
+
+        After success the signal was sent; whether it has ended anything says
+        WaitProcess. A repeat sends it again, which is harmless for KILL and TERM.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,13 +183,16 @@ class ProcessServiceServicer:
     def ListProcesses(self, request, context):
         """ListProcesses returns the processes of the session, those that background
         jobs of tool calls left included.
+
+        Nothing changes. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResizeTerminal(self, request, context):
-        """ResizeTerminal sets the size of a process's terminal.
+        """ResizeTerminal sets the size of a process's terminal. After success the
+        process sees it. Safe to repeat.
 
         Errors:
         * FAILED_PRECONDITION (INVALID_INPUT): the process has no terminal.
@@ -245,8 +261,13 @@ class ProcessService:
     * NOT_FOUND (SESSION_UNKNOWN, PROCESS_UNKNOWN), FAILED_PRECONDITION
     (SESSION_DELETED, SESSION_FAILED): there is nothing to act on.
     * UNIMPLEMENTED (NOT_SERVED): the adapter does not claim PROCESSES.
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
+    the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
+    happened.
 
     Level: full, capability PROCESSES.
     """

@@ -39,6 +39,11 @@ class SessionServiceStub:
     request without an epoch is never refused for it. A new owner announces its
     epoch with `UpdateSession` before it asks `GetCall`.
 
+    Every RPC may also fail with:
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; tell the operator the
+    `reference`. What the request was for may or may not have happened.
+
     Level: core.
     """
 
@@ -88,6 +93,11 @@ class SessionServiceServicer:
     value N, a request with a smaller one is refused (ABORTED, EPOCH_STALE). A
     request without an epoch is never refused for it. A new owner announces its
     epoch with `UpdateSession` before it asks `GetCall`.
+
+    Every RPC may also fail with:
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; tell the operator the
+    `reference`. What the request was for may or may not have happened.
 
     Level: core.
     """
@@ -231,6 +241,11 @@ class SessionService:
     value N, a request with a smaller one is refused (ABORTED, EPOCH_STALE). A
     request without an epoch is never refused for it. A new owner announces its
     epoch with `UpdateSession` before it asks `GetCall`.
+
+    Every RPC may also fail with:
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; tell the operator the
+    `reference`. What the request was for may or may not have happened.
 
     Level: core.
     """

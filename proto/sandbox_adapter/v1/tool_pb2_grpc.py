@@ -43,6 +43,11 @@ class ToolServiceStub:
     timeout: all are results. The status of the RPC speaks only about the request
     itself, the session, and the worker.
 
+    Every RPC may also fail with:
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; tell the operator the
+    `reference`.
+
     Level: core, except `WatchCall`.
     """
 
@@ -97,6 +102,11 @@ class ToolServiceServicer:
     timeout: all are results. The status of the RPC speaks only about the request
     itself, the session, and the worker.
 
+    Every RPC may also fail with:
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; tell the operator the
+    `reference`.
+
     Level: core, except `WatchCall`.
     """
 
@@ -106,8 +116,7 @@ class ToolServiceServicer:
         Nothing changes. Safe to repeat. The answer is the same for the whole run of
         the daemon (`boot_id`).
 
-        Errors:
-        * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+        Errors: none of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -186,7 +195,7 @@ class ToolServiceServicer:
         5 s. A stream that ends without `result` or `resume_from` says nothing
         about the call: watch again from the last number seen. A reader that is too
         slow gets `resume_from` as its last event; it never slows the process or
-        another reader.
+        another reader. Nothing changes. Safe to repeat.
 
         Errors:
         * NOT_FOUND (SESSION_UNKNOWN, CALL_UNKNOWN), FAILED_PRECONDITION
@@ -250,6 +259,11 @@ class ToolService:
     Failures. A tool that ran and failed, a command that exited with a code, a
     timeout: all are results. The status of the RPC speaks only about the request
     itself, the session, and the worker.
+
+    Every RPC may also fail with:
+    * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
+    * INTERNAL (INTERNAL_ERROR): a fault of the adapter; tell the operator the
+    `reference`.
 
     Level: core, except `WatchCall`.
     """

@@ -98,6 +98,11 @@ async def _running_call(run: Run) -> asyncio.Task[tool_pb2.ToolResult]:
     return waiting
 
 
+async def _not_serving(run: Run) -> bool:
+    answer = await run.health.Check(health_pb2.HealthCheckRequest())
+    return bool(answer.status == health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
 async def test_sigterm_goes_through_the_documented_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,12 +111,7 @@ async def test_sigterm_goes_through_the_documented_order(
     async with _run(tmp_path, monkeypatch, backend, shutdown_grace_s=1.0) as run:
         waiting = await _running_call(run)
         os.kill(os.getpid(), signal.SIGTERM)
-
-        async def not_serving() -> bool:
-            answer = await run.health.Check(health_pb2.HealthCheckRequest())
-            return bool(answer.status == health_pb2.HealthCheckResponse.NOT_SERVING)
-
-        await until(not_serving)
+        await until(lambda: _not_serving(run))
         with pytest.raises(aio.AioRpcError, match="shutting down"):
             await run.bash("c2")
         with pytest.raises(aio.AioRpcError, match="shutting down"):
@@ -132,7 +132,7 @@ async def test_call_that_ends_within_the_grace_is_answered(
     async with _run(tmp_path, monkeypatch, backend) as run:
         waiting = await _running_call(run)
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0)
+        await until(lambda: _not_serving(run))
         gate.set()
         # The fake's empty facts are none of a command's: a typed ending all the same.
         assert (await waiting).ending == tool_pb2.ENDING_SANDBOX_LOST

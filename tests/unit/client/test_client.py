@@ -214,10 +214,28 @@ async def test_write_is_cut_into_chunks_of_at_most_256_kib(tmp_path: Path) -> No
     content = bytes(range(250)) * 2_800
     async with serving(tmp_path / "s", service) as target, AdapterClient(target) as client:
         await client.files.write("ses", "a", content)
-    header, *pieces = service.requests[0]
+    header, *pieces, end = service.requests[0]
     assert header.header.path == "a"
     assert b"".join(piece.data for piece in pieces) == content
     assert max(len(piece.data) for piece in pieces) == 256 * 1024
+    assert end.end.size == len(content)
+
+
+async def test_write_whose_source_breaks_raises_what_the_source_raised(tmp_path: Path) -> None:
+    async def handler(request: Any, context: Context) -> Any:
+        return file_pb2.WriteFileResponse(bytes_written=1)
+
+    async def source() -> AsyncIterator[bytes]:
+        yield b"the beginning"
+        raise OSError(5, "Input/output error")
+
+    service = Scripted(handler)
+    async with serving(tmp_path / "s", service) as target, AdapterClient(target) as client:
+        with pytest.raises(OSError, match="Input/output error"):
+            await client.files.write("ses", "a", source())
+    # To the server a broken stream may look complete: it is the end that is missing.
+    sent = [message.WhichOneof("part") for request in service.requests for message in request]
+    assert "end" not in sent
 
 
 async def test_read_gives_the_facts_before_the_content(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class GuestSide:
 class Guest(GuestSide):
     """A guest process in mode `local`, with folders of its own."""
 
-    def __init__(self, zipapp: Path, *, env: dict[str, str] | None = None) -> None:
+    def __init__(self, zipapp: Path, *, rg_argv: list[str] | None = None) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="guest-", dir="/tmp"))
         self.workdir = self.root / "workspace"
         self.home = self.root / "home"
@@ -159,15 +159,17 @@ class Guest(GuestSide):
         for folder in (self.workdir, self.home, run):
             folder.mkdir()
         super().__init__(run)
-        rg = shutil.which("rg", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        if rg_argv is None:
+            rg = shutil.which("rg", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+            rg_argv = [rg] if rg else []
         self.process = subprocess.Popen(
             [
                 *[sys.executable, "-I", "-S", "-B", "-X", "utf8", str(zipapp)],
                 *["--mode", "local", "--socket", self.socket_path],
                 *["--secret-file", str(self.secret_file)],
                 *["--workdir", str(self.workdir), "--home", str(self.home)],
-                *["--root", str(self.root), "--rg-argv", json.dumps([rg] if rg else [])],
-                *["--base-env", json.dumps({"PATH": os.environ["PATH"], **(env or {})})],
+                *["--root", str(self.root), "--rg-argv", json.dumps(rg_argv)],
+                *["--base-env", json.dumps({"PATH": os.environ["PATH"]})],
             ],
             env={"LC_ALL": "C", "PATH": "/nowhere"},
             stdin=subprocess.DEVNULL,

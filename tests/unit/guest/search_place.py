@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from sandbox_adapter.v1 import tool_pb2
-from sandboxd.backends.base import Reply
-from sandboxd.errors import GuestFault
 from sandboxd.tools.base import CallContext, Tool, run_tool
-from tests.unit.guest.real_guest import Guest, GuestSaidNo, pack
+from tests.unit.guest.guest_channel import GuestChannel
+from tests.unit.guest.real_guest import Guest, pack
 
 
 def engines() -> dict[str, str]:
@@ -33,29 +31,6 @@ def engines() -> dict[str, str]:
             assert version is not None
             found.setdefault(version[1], path)
     return found
-
-
-class _Channel:
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
-
-    async def request(
-        self,
-        op: str,
-        args: Mapping[str, Any],
-        body: bytes = b"",
-        *,
-        reply_bytes_max: int,
-        timeout_s: float,
-    ) -> Reply:
-        try:
-            facts, answer = await asyncio.to_thread(
-                self._guest.request, op, dict(args), body, timeout_s
-            )
-        except GuestSaidNo as said:
-            raise GuestFault(said.reason, said.text, dict(said.facts)) from None
-        assert len(answer) <= reply_bytes_max
-        return Reply(facts, answer)
 
 
 class SearchPlace:
@@ -97,7 +72,7 @@ class SearchPlace:
         """The tool, as the daemon runs it."""
         context = CallContext(
             call_id="c-1",
-            channel=_Channel(self.guest),
+            channel=GuestChannel(self.guest),
             working_directory=str(self.workdir),
             home_directory=str(self.guest.home),
             shell="/bin/sh",

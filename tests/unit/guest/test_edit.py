@@ -165,6 +165,7 @@ def test_edit_that_only_changes_line_endings_is_refused(machine: Machine, file: 
         (b"a\nb\nc\n", "2→b\n3→c", {"kind": "line_numbers", "line": 2}),
         (b"a\nb\nc\n", "  2|b\n  3|c", {"kind": "line_numbers", "line": 2}),
         (b"a\nb\nc\n", "2: b\n3: c", {"kind": "line_numbers", "line": 2}),
+        (b"a\n\tb\nc\n", "  2\t\tb\n  3\tc", {"kind": "line_numbers", "line": 2}),
         (b"a\nb\nc\n", "b\\nc", {"kind": "escaped", "line": 2}),
         (b"a\nsomething new\n", "something old", {"kind": "already_applied", "line": 2}),
         (b"a\nb\n", "quite different", {"kind": "unknown"}),
@@ -191,7 +192,16 @@ def test_edit_without_a_match_quotes_the_nearest_line_with_tabs_visible(
 
 @pytest.mark.parametrize(
     "content",
-    [b" " * 8_000_000 + b"x", b"\t \n" * 2_600_000, b"ab" * 4_000_000, b"a\n" * 4_000_000],
+    [
+        b" " * 8_000_000 + b"x",
+        b"\t \n" * 2_600_000,
+        b"ab" * 4_000_000,
+        b"a\n" * 4_000_000,
+        # Two marks whose order normalising has to change, again and again.
+        b"a" + "\u0301\u0327".encode() * 2_000_000,
+        "a\u0301".encode() * 2_600_000,
+    ],
+    ids=["blanks", "blank_lines", "one_line", "short_lines", "marks", "letters_with_marks"],
 )
 def test_diagnosis_of_a_hostile_file_is_bounded(content: bytes) -> None:
     started = time.monotonic()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sandboxd.guest import files, opening, replace
@@ -56,6 +56,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS, st.integers(1, 7), st.integers(1, 5), st.integers(4, 40))
+@example(b"aabb\n\r", 1, 2, 4)
 def test_paging_reconstructs_every_line(
     data: bytes, chunk: int, lines_max: int, bytes_max: int
 ) -> None:

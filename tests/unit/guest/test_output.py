@@ -93,6 +93,13 @@ def test_tail_of_a_line_that_is_too_long_is_its_end(before: bytes, end: bytes) -
     assert (tail.lines, tail.cut) == (1, True)
 
 
+def test_tail_of_a_long_line_before_blank_ones_still_shows_it() -> None:
+    tail = shown(b"a" * 100_000 + b"z\n\n \n")
+
+    assert tail.text == (b"a" * 100_000 + b"z\n\n \n")[-BYTES_MAX:]
+    assert (tail.lines, tail.cut) == (3, True)
+
+
 def test_tail_is_cut_at_a_whole_character() -> None:
     tail = shown("€".encode() * 40_000)
 

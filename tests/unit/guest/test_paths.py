@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,18 @@ def test_missing_file_names_at_most_three_near_names(machine: Machine) -> None:
 def test_missing_file_names_the_stripped_form_where_it_exists(machine: Machine, path: str) -> None:
     Path(machine.workdir, "a.txt").write_text("x")
     assert missing(machine, path).facts["near"][0] == "a.txt"
+
+
+def test_missing_file_among_many_long_names_is_said_soon(machine: Machine) -> None:
+    # Comparing took milliseconds a name, and nothing ended it.
+    alike = ["ab" * 90 + f"{number:05}" for number in range(3_000)]
+    for name in alike:
+        Path(machine.workdir, name).touch()
+    started = time.monotonic()
+    near = missing(machine, "ab" * 90).facts["near"]
+    assert time.monotonic() - started < 3.0
+    assert len(near) == 3
+    assert set(near) <= set(alike)
 
 
 def test_missing_file_in_a_missing_folder_has_no_near_names(machine: Machine) -> None:

@@ -250,7 +250,8 @@ def test_run_takes_output_that_comes_soon_after_the_shell(shared: Shell) -> None
 def test_run_leaves_a_job_that_never_goes_quiet(shell: Shell) -> None:
     ran = shell("(while :; do echo tick; sleep 0.05; done) & echo started")
 
-    assert 1.9 < ran.seconds < 4.0
+    # Far less than the job would take: it never ends.
+    assert 1.9 < ran.seconds < 15.0
     assert ran.text.startswith("started\ntick\n")
     assert ran.facts["output_open"]
 
@@ -281,7 +282,8 @@ def test_timeout_keeps_the_output_and_lets_traps_run(shared: Shell) -> None:
 
     assert ran.facts["ended"] == "timed_out"
     assert ran.text == "begun\ncleaning\n"
-    assert ran.seconds < 1.5
+    # Before the two seconds of grace are over, so by itself.
+    assert ran.seconds < 0.3 + 2.0
     assert ran.facts["timeout_s"] == 0.3
 
 
@@ -289,7 +291,7 @@ def test_timeout_kills_what_ignores_term(shell: Shell) -> None:
     ran = shell("trap '' TERM; echo $$ > pids; sleep 300", timeout_s=0.2)
 
     assert (ran.facts["ended"], ran.facts["signal"]) == ("timed_out", signal.SIGKILL)
-    assert 2.0 < ran.seconds < 4.0
+    assert 2.0 < ran.seconds < 15.0
     assert not any(runs(pid) for pid in pids_in(shell.guest.workdir / "pids", 1))
 
 
@@ -327,10 +329,12 @@ def test_cancel_returns_when_the_tree_is_gone(shell: Shell) -> None:
 
 def test_cancel_reaches_a_call_that_waits_for_its_jobs(shell: Shell) -> None:
     # The shell is dead already; the call drains the pipe of what it left behind.
-    script = "(echo $BASHPID >> pids; while :; do echo x; sleep 0.02; done) & :"
+    script = "(echo $$ $BASHPID >> pids; while :; do echo x; sleep 0.02; done) & :"
     running = shell.guest.begin("run", {"call_id": "c", "timeout_s": 60}, script.encode())
-    started = pids_in(shell.guest.workdir / "pids", 1)
-    time.sleep(0.3)  # into the two seconds for which a chatty job is listened to
+    started = pids_in(shell.guest.workdir / "pids", 2)
+    until(lambda: not runs(started[0]))
+    # Now in the two seconds for which a chatty job is listened to.
+    assert not running.done
 
     assert shell.guest.request("cancel", {"call_id": "c"})[0]["survivors"] == []
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from sandboxd.guest.gitignore import IgnoreRules
+from sandboxd.guest.gitignore import IgnoreRules, parse_rule
 from sandboxd.guest.name_patterns import (
     ALTERNATIVES_MAX,
     compile_name,
@@ -20,6 +20,10 @@ from sandboxd.guest.name_patterns import (
     translate,
 )
 from sandboxd.guest.ops import OpError
+from sandboxd.guest.ripgrep import top_entries
+from sandboxd.guest.ripgrep_output import Roots, RowReader
+from sandboxd.guest.search_paths import Start
+from sandboxd.guest.search_rows import FirstRows
 
 _NAMES = ["a", "b", "ab", "a.b", ".a", "[", "]", "^", "!", "-", "*", "?", "\\", "1", "A"]
 _NAMES += ["[a]", "a]", "a-b", "ba", "abc", "{a,b}", " ", "a\nb", ","]
@@ -196,3 +200,50 @@ def test_ignore_file_that_is_a_fifo_does_not_block(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     os.mkfifo(tmp_path / ".gitignore")
     assert not IgnoreRules().directory_ignored(str(tmp_path / "d"))
+
+
+def test_top_entries_are_what_a_walk_would_search(tmp_path: Path) -> None:
+    # ripgrep is given them by name, and reads what it is given: files that `include`
+    # leaves out were searched, and a FIFO held a search up until its time was over.
+    for name in ("src", ".hidden", ".git", "x.py"):
+        (tmp_path / name).mkdir()
+    for name in ("a.py", "b.txt", "-c.js"):
+        (tmp_path / name).touch()
+    os.mkfifo(tmp_path / "fifo.py")
+    os.symlink("a.py", tmp_path / "link.py")
+    os.symlink("src", tmp_path / "link")
+
+    def names(include: str | None) -> list[str]:
+        return [os.path.relpath(path, tmp_path) for path in top_entries(str(tmp_path), include)]
+
+    assert names(None) == ["-c.js", ".hidden", "a.py", "b.txt", "src", "x.py"]
+    assert names("*.{py,js}") == ["-c.js", ".hidden", "a.py", "src", "x.py"]
+    assert not {"/proc", "/sys", "/dev"} & set(top_entries("/", None))
+
+
+def test_rule_with_a_row_of_stars_costs_no_more_than_one() -> None:
+    # Five hundred of them took seconds for one path, and a file may hold far more.
+    deep = ["a"] * 1_000
+    rule, plain = parse_rule("**/" * 50_000 + "x"), parse_rule("**/x")
+    assert rule is not None
+    assert plain is not None
+    started = time.monotonic()
+    for names in (deep, [*deep, "x"], ["x"], ["x", "a"]):
+        assert rule.fits(names, False) == plain.fits(names, False)
+    assert time.monotonic() - started < 5.0
+
+
+def test_rows_of_long_paths_are_read_in_pieces_at_once() -> None:
+    # What there was of a row was looked for anew from each of its bytes.
+    start = Start("/w", "/w", False, b"")
+    rows = FirstRows(100)
+    reader = RowReader(rows, Roots(start, b".", ["."]), limit=None)
+    path = b"./" + b"1:" * 2_000
+    data = b"".join(path + b"\0%d:3:0:" % line + b"1:" * 1_900 + b"\n" for line in range(1, 500))
+    started = time.monotonic()
+    for at in range(0, len(data), 20_000):
+        assert reader.feed(data[at : at + 20_000])
+    assert time.monotonic() - started < 5.0
+    assert rows.seen == 499
+    assert [(row.line, row.column) for row in rows.first] == [(n, 2) for n in range(1, 101)]
+    assert {row.raw for row in rows.first} == {path}

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,10 @@ def test_process_is_read_whatever_its_name(odd: subprocess.Popen[bytes]) -> None
 
 
 def test_marker_is_found_in_the_environment(odd: subprocess.Popen[bytes]) -> None:
+    # A program that has just been executed has no environment for a moment.
+    deadline = time.monotonic() + 10.0
+    while tree.marker_of(odd.pid) is None and time.monotonic() < deadline:
+        time.sleep(0.001)
     assert tree.marker_of(odd.pid) == "cafe"
     assert tree.marker_of(2**22 + 1) is None
     assert tree.read(2**22 + 1) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import stat
@@ -381,6 +382,54 @@ def test_remove_of_a_tree_follows_no_link(machine: Machine, work: Path, tmp_path
     assert ask(machine, "remove", {"path": "top", "recursive": True})[0] == {"removed": False}
     assert os.listdir(outside) == ["kept"]
     assert os.listdir(work) == []
+
+
+@pytest.mark.parametrize("confined", [False, True])
+def test_slash_behind_a_link_does_not_lead_to_what_it_names(tmp_path: Path, confined: bool) -> None:
+    # `link/` once removed the directory behind the link, outside the session's folder too.
+    (tmp_path / "session").mkdir()
+    machine = machine_in(tmp_path / "session", confined=confined)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    os.symlink(outside, Path(machine.workdir) / "link")
+    for op, args in (
+        ("remove", {"path": "link/", "recursive": True}),
+        ("remove", {"path": "link//", "recursive": False}),
+        ("stat", {"path": "link/", "follow": False}),
+        ("move", {"source": "link/", "target": "x", "replace": True}),
+    ):
+        error = refusal(machine, op, args)
+        assert (error.reason, "slash" in error.text) == ("NOT_DIRECTORY", True)
+    assert os.listdir(outside) == ["kept"]
+
+
+def test_remove_looks_at_each_of_many_directories_a_few_times(
+    machine: Machine, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Reading the whole directory anew for each one in it took minutes for a few ten thousand.
+    monkeypatch.setattr(removal, "NAMES_MAX", 50)
+    count = 400
+    for number in range(count):
+        (work / f"d/{number}").mkdir(parents=True)
+    looked = 0
+    scan = os.scandir
+
+    @contextlib.contextmanager
+    def counting(fd: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        def each(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+            nonlocal looked
+            for entry in entries:
+                looked += 1
+                yield entry
+
+        with scan(fd) as entries:
+            yield each(entries)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    assert ask(machine, "remove", {"path": "d", "recursive": True})[0] == {"removed": True}
+    assert count <= looked < 5 * count
+    assert not (work / "d").exists()
 
 
 def test_remove_of_a_tree_of_any_depth_needs_few_descriptors(machine: Machine, work: Path) -> None:

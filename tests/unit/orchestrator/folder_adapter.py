@@ -79,6 +79,8 @@ class FolderAdapter:
         self.results: dict[str, tool_pb2.ToolResult] = {}
         self.cancelled: list[str] = []
         self.versions_listed = True
+        self.reads_until_lost: int | None = None
+        """How many more files can be read before the session is gone. None: all."""
         self.tools: dict[str, tuple[tool_pb2.Tool, ToolBody]] = {}
         self.running: dict[str, asyncio.Task[tool_pb2.ToolResult]] = {}
         self._add_standard_tools()
@@ -243,6 +245,10 @@ class _Files(file_pb2_grpc.FileServiceServicer):
 
     async def ReadFile(self, request: Any, context: Context) -> AsyncIterator[Any]:
         path = Path(request.path)
+        if self._adapter.reads_until_lost is not None:
+            if self._adapter.reads_until_lost == 0:
+                await fail(context, "NOT_FOUND", "SESSION_UNKNOWN", "no such session")
+            self._adapter.reads_until_lost -= 1
         if not path.exists():
             await fail(context, "NOT_FOUND", "FILE_NOT_FOUND", f"nothing at {path}")
         yield file_pb2.ReadFileResponse(stat=self._stat(path))
@@ -251,12 +257,17 @@ class _Files(file_pb2_grpc.FileServiceServicer):
             yield file_pb2.ReadFileResponse(data=content[at : at + 1024])
 
     async def WriteFile(self, requests: AsyncIterator[Any], context: Context) -> Any:
-        header, content = None, b""
+        header, content, size = None, b"", -1
         async for message in requests:
-            if message.WhichOneof("part") == "header":
+            part = message.WhichOneof("part")
+            if part == "header":
                 header = message.header
-            else:
+            elif part == "data":
                 content += message.data
+            else:
+                size = message.end.size
+        if header is None or size != len(content):
+            await fail(context, "INVALID_ARGUMENT", "INVALID_ENVELOPE", "no end, or a wrong one")
         assert header is not None
         path = Path(header.path)
         if header.make_parents:

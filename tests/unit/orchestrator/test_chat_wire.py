@@ -167,9 +167,10 @@ def test_end_without_a_terminal_mark_is_an_error() -> None:
     assert caught.value.retryable
 
 
-@pytest.mark.parametrize(("finish", "done"), [("stop", False), (None, True)])
+@pytest.mark.parametrize(("finish", "done"), [("stop", False), (None, True), ("STOP", False)])
 def test_either_terminal_mark_suffices(finish: str | None, done: bool) -> None:
-    assert accumulate({"content": "whole"}, finish=finish, done=done).text == "whole"
+    reply = accumulate({"content": "whole"}, finish=finish, done=done)
+    assert (reply.text, reply.stop) == ("whole", "end")
 
 
 def test_error_inside_the_stream_is_an_error() -> None:
@@ -201,9 +202,22 @@ def test_malformed_arguments_do_not_go_back_to_the_server() -> None:
         ),
         tools=(),
     )
-    encoded = json.dumps(encode_request(request, "m", None))
+    encoded = json.dumps(encode_request(request, "m", None, streamed=True))
     assert '{\\"comm' not in encoded
     assert "tools" not in json.loads(encoded)
+
+
+def test_calls_of_a_whole_reply_stay_apart_whatever_their_ids() -> None:
+    whole = [
+        {"id": "same", "function": {"name": "read", "arguments": '{"path": "a"}'}},
+        {"id": "same", "function": {"name": "read", "arguments": {"path": "b"}}},
+    ]
+    choice = {"message": {"content": "Hm.", "tool_calls": whole}, "finish_reason": "tool_calls"}
+    accumulator = Accumulator(lambda: "own")
+    accumulator.feed("", json.dumps({"choices": [choice]}))
+    reply = accumulator.reply()
+    assert calls(reply) == TWO
+    assert (reply.text, reply.stop) == ("Hm.", "calls")
 
 
 def test_strict_object_survives_deep_nesting() -> None:

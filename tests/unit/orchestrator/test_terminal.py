@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from orchestrator.events import (
     Event,
     ModelAsked,
     ModelCalled,
+    RunStarted,
     TextDelta,
 )
 from orchestrator.messages import ChangeFact, Outcome, RefusedFact, ToolCall
@@ -59,6 +61,44 @@ def test_nothing_that_a_model_or_sandbox_wrote_steers_the_terminal(hostile: str)
     )
     for char in ("\x1b", "\x07", "\r", "\u202e", "\x9b"):
         assert char not in text
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def tty(monkeypatch: pytest.MonkeyPatch) -> Tty:
+    """A narrow terminal."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    return Tty()
+
+
+def test_only_the_name_of_a_field_is_bold(tty: Tty) -> None:
+    Terminal(tty, Path("log"))(RunStarted(model="some model", model_calls_max=5))
+    assert tty.getvalue() == "\x1b[1mmodel    \x1b[0msome model\n"
+
+
+def test_row_that_is_wider_than_the_terminal_is_cut(tty: Tty) -> None:
+    call = ToolCall(call_id="c", name="bash", arguments={"command": "make"})
+    terminal = Terminal(tty, Path("log"))
+    terminal(CallStarted(call=call, effect=True))
+    terminal(CallEnded(call=call, outcome=Outcome(text="x" * 100, exit_code=0, ending="EXITED")))
+    assert f"{'':11}{'x' * 28}…\x1b" in tty.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [({"paths": ["a", "b"]}, "2 paths"), ({"paths": 1000}, "1,000 paths"), ({}, "0 paths")],
+)
+def test_rows_are_counted_by_facts_never_by_text(facts: dict[str, Any], said: str) -> None:
+    call = ToolCall(call_id="c", name="glob", arguments={"pattern": "*"})
+    outcome = Outcome(text="one\ntwo\n[three]", facts=facts)
+    assert said in shown(CallEnded(call=call, outcome=outcome))
 
 
 def test_edit_is_shown_before_it_happens() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import socket
 import stat
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -18,6 +21,7 @@ from orchestrator.sandbox import Sandbox
 from orchestrator.workspace.copy_in import copy_in
 from orchestrator.workspace.copy_out import CopyOut
 from orchestrator.workspace.host_tree import HostTree
+from orchestrator.workspace.names import Parts
 from orchestrator.workspace.snapshot import Snapshot
 from tests.unit.orchestrator.folder_adapter import FolderAdapter
 
@@ -130,6 +134,31 @@ async def test_workspace_over_a_bound_is_refused(trip: Trip, bound: dict[str, in
         await trip.go_in()
 
 
+async def test_file_that_grows_over_the_bound_while_it_is_sent_is_refused(trip: Trip) -> None:
+    put(trip.host, {"a": "abcdef"})
+    trip.settings["bytes_max"] = 10
+    opened = trip.tree.open_file
+
+    def grown(parts: Parts) -> BinaryIO:
+        (trip.host / "a").write_text("x" * 100)
+        return opened(parts)
+
+    trip.tree.open_file = grown  # type: ignore[method-assign]
+    with pytest.raises(WorkspaceError, match="grows while it is copied"):
+        await trip.go_in()
+
+
+async def test_workspace_that_cannot_be_read_is_named(trip: Trip) -> None:
+    put(trip.host, {"d/a": "1"})
+
+    def gone(parts: Parts) -> BinaryIO:
+        raise OSError(errno.EIO, "Input/output error", "a")
+
+    trip.tree.open_file = gone  # type: ignore[method-assign]
+    with pytest.raises(WorkspaceError, match="cannot read the workspace: `a`: Input/output error"):
+        await trip.go_in()
+
+
 # --- Out: what should come ---------------------------------------------------
 
 
@@ -195,6 +224,20 @@ async def test_link_that_leads_elsewhere_is_not_made(trip: Trip, target: str) ->
     out = await trip.come_out()
     assert {"evil", "hop"} == set(refused(out))
     assert not (trip.host / "evil").is_symlink()
+
+
+async def test_link_through_a_link_that_was_left_on_the_host_is_not_made(trip: Trip) -> None:
+    (trip.host / "data").symlink_to(trip.outside)
+    snapshot = await trip.go_in()
+    assert [fact.path for fact in snapshot.left] == ["data"]
+    # In the sandbox it dangles; on the host it would lead outside.
+    (trip.box / "evil").symlink_to("data/secret")
+    put(trip.box, {"d/x": "1"})
+    (trip.box / "d/up").symlink_to("../data")
+    preview = await trip.come_out(dry_run=True)
+    out = await trip.come_out()
+    assert set(refused(out)) == set(refused(preview)) == {"evil", "d/up"}
+    assert listing(trip.host) == {"data": f"-> {trip.outside}", "d/x": "1"}
 
 
 async def test_file_replaced_by_a_link_outside_leaves_the_file(trip: Trip) -> None:
@@ -322,6 +365,19 @@ async def test_host_that_changed_meanwhile_is_a_conflict(trip: Trip) -> None:
     assert listing(trip.host) == mine
 
 
+async def test_preview_names_the_conflict_in_a_directory_that_would_go(trip: Trip) -> None:
+    put(trip.host, {"d/a": "base"})
+    await trip.go_in()
+    (trip.box / "d/a").unlink()
+    (trip.box / "d").rmdir()
+    put(trip.host, {"d/a": "mine"})
+    preview = await trip.come_out(dry_run=True)
+    out = await trip.come_out()
+    for found in (preview, out):
+        assert [fact.path for fact in found.refused if fact.conflict] == ["d/a"]
+    assert listing(trip.host) == {"d/a": "mine"}
+
+
 async def test_host_that_has_the_change_already_is_no_conflict(trip: Trip) -> None:
     put(trip.host, {"a": "base"})
     await trip.go_in()
@@ -340,6 +396,37 @@ async def test_directory_with_something_of_the_hosts_own_stays(trip: Trip) -> No
     out = await trip.come_out()
     assert listing(trip.host) == {"d/mine": "2"}
     assert not any(fact.conflict for fact in out.refused)
+
+
+@pytest.mark.parametrize("step", ["stage_file", "commit", "remove"])
+async def test_interrupted_copy_out_finishes_its_step_and_says_so(trip: Trip, step: str) -> None:
+    put(trip.host, {"gone": "x"})
+    await trip.go_in()
+    (trip.box / "gone").unlink()
+    put(trip.box, {"new": "fresh"})
+    begun, go_on = threading.Event(), threading.Event()
+    real = getattr(trip.tree, step)
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        assert go_on.wait(20)
+        return real(*given)
+
+    setattr(trip.tree, step, slow)
+    out = CopyOut(trip.tree, trip.sandbox, WorkspaceSettings(), trip.snapshot)
+    running = asyncio.ensure_future(out.run(dry_run=False))
+    assert await asyncio.to_thread(begun.wait, 20)
+    running.cancel()
+    # The cancel reaches the task before its step may end.
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    done = [("removed", "gone")]
+    if step == "commit":
+        done.insert(0, ("added", "new"))
+    assert changes(out) == done
+    assert set(listing(trip.host)) == ({"new"} if step == "commit" else set())
 
 
 async def test_nothing_unfinished_is_left_on_the_host(trip: Trip) -> None:

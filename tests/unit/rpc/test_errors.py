@@ -8,11 +8,15 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc import aio
 
-from sandbox_adapter.v1 import error_pb2
+from sandbox_adapter.v1 import error_pb2, file_pb2
 from sandboxd import errors
-from sandboxd.errors import CallerError, RetryLater
+from sandboxd.backends.base import Reply
+from sandboxd.backends.fake import FakeRequest
+from sandboxd.errors import CallerError, GuestFault, RetryLater
 from sandboxd.rpc.errors import InternalFault, status_of
+from tests.unit.worker import Worker, reason_of
 
 _ARGUMENTS: dict[str, Any] = {
     "field": "f",
@@ -33,7 +37,7 @@ _ARGUMENTS: dict[str, Any] = {
     "seen": 2,
     "capability": "FILES",
     "sessions_max": 1,
-    "queued_max": 1,
+    "most": 1,
     "reference": "r",
 }
 
@@ -76,7 +80,22 @@ def test_every_error_is_drawn_in_the_tree() -> None:
 def test_text_that_no_trailer_takes_is_made_plain_and_bounded() -> None:
     status = status_of(errors.VerbFault("IO_ERROR", "a\0b\ud800" + "x" * 10_000))
     assert "\0" not in status.message
-    assert len(status.message) <= 2_000
+    assert len(status.message) <= 1_400
+
+
+async def test_long_text_that_is_not_ascii_keeps_its_status(worker: Worker) -> None:
+    """Seen: its trailers were over the client's bound, and it became RESOURCE_EXHAUSTED."""
+    await worker.create()
+
+    async def refuse(request: FakeRequest) -> Reply:
+        raise GuestFault("FILE_NOT_FOUND", f"no such file: {request.args['path']}", {})
+
+    worker.guest.files = refuse
+    for path in ("\u6f22" * 1_300, "\x01" * 4_000, "%" * 4_000):
+        with pytest.raises(aio.AioRpcError) as failed:
+            await worker.files.StatPath(file_pb2.StatPathRequest(session_id="s1", path=path))
+        assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+        assert reason_of(failed.value) == "FILE_NOT_FOUND"
 
 
 def test_internal_fault_says_nothing_but_its_reference() -> None:

@@ -138,6 +138,29 @@ async def test_read_that_is_cancelled_closes_its_handle(worker: Worker, files: F
     await until(lambda: not live.busy)
 
 
+async def test_reader_that_takes_nothing_holds_off_no_idle_expiry(
+    worker: Worker, files: FakeFiles
+) -> None:
+    """Seen: a client that never read on kept its session until the end of its lifetime."""
+    files.content = b"x" * 40_000_000
+    update = session_pb2.UpdateSessionRequest(session_id="s1")
+    update.idle_timeout.FromMilliseconds(300)
+    await worker.sessions.UpdateSession(update)
+    stream = worker.files.ReadFile(file_pb2.ReadFileRequest(session_id="s1", path="f"))
+    await stream.read()
+    (live,) = worker.parts.directory.all()
+
+    async def gone() -> bool:
+        await worker.parts.sweeper.sweep()
+        return len(worker.parts.directory) == 0
+
+    await until(gone)
+    assert files.position < len(files.content)
+    assert live.verbs == 1
+    stream.cancel()
+    await until(lambda: live.verbs == 0)
+
+
 async def test_write_commits_what_was_streamed(worker: Worker, files: FakeFiles) -> None:
     parts = [b"a" * limits.CHUNK_BYTES_MAX, b"", b"end"]
     answer = await worker.files.WriteFile(_upload(*parts, mode=0o600))

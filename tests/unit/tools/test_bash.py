@@ -13,10 +13,11 @@ import pytest
 from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd import limits
 from sandboxd.backends.base import Reply
-from sandboxd.errors import GuestFault, SandboxLost
+from sandboxd.errors import SandboxLost
 from sandboxd.tools.base import CallContext, Tool, run_tool
 from sandboxd.tools.bash import BashTool
-from tests.unit.guest.real_guest import Guest, GuestSaidNo, pack
+from tests.unit.guest.guest_channel import GuestChannel
+from tests.unit.guest.real_guest import Guest, pack
 
 FACTS: dict[str, Any] = {
     "ended": "exited",
@@ -56,45 +57,20 @@ class Scripted:
         return self.reply
 
 
-class Real:
-    """A channel to a real guest."""
-
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
-
-    async def request(
-        self,
-        op: str,
-        args: Mapping[str, Any],
-        body: bytes = b"",
-        *,
-        reply_bytes_max: int,
-        timeout_s: float,
-    ) -> Reply:
-        try:
-            facts, answer = await asyncio.to_thread(
-                self._guest.request, op, dict(args), body, timeout_s
-            )
-        except GuestSaidNo as no:
-            raise GuestFault(no.reason, no.text, no.facts) from None
-        assert len(answer) <= reply_bytes_max
-        return Reply(facts, answer)
-
-
 async def bash(
-    channel: Scripted | Real, tool: BashTool | None = None, **raw: Any
+    channel: Scripted | GuestChannel, tool: BashTool | None = None, **raw: Any
 ) -> tool_pb2.ToolResult:
     context = CallContext("call-1", channel, "/workspace", "/home/sandbox", "/bin/bash", "")
     return await run_tool(tool or BashTool(), context, {"command": "x", **raw})
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestChannel]:
     zipapp = tmp_path_factory.mktemp("zip") / "guest.pyz"
     pack(zipapp)
     guest = Guest(zipapp)
     try:
-        yield Real(guest)
+        yield GuestChannel(guest)
     finally:
         guest.close()
 
@@ -380,14 +356,14 @@ async def test_bash_text_is_fit_for_a_result_whatever_the_guest_sends() -> None:
 # --- with a real guest ----------------------------------------------------------------
 
 
-async def test_bash_runs_in_a_guest(real: Real) -> None:
+async def test_bash_runs_in_a_guest(real: GuestChannel) -> None:
     result = await bash(real, command="echo out; echo err >&2; exit 3")
 
     assert result.text == "out\nerr\n[Command exited with code 3]"
     assert (result.bytes_total, result.lines_total, result.truncated) == (8, 2, False)
 
 
-async def test_bash_shows_the_tail_and_where_the_whole_is(real: Real) -> None:
+async def test_bash_shows_the_tail_and_where_the_whole_is(real: GuestChannel) -> None:
     result = await bash(real, command="seq 10000")
 
     first, _, rest = result.text.partition("\n")
@@ -400,14 +376,14 @@ async def test_bash_shows_the_tail_and_where_the_whole_is(real: Real) -> None:
     assert whole == "".join(f"{n}\n" for n in range(1, 10_001))
 
 
-async def test_bash_times_out_in_a_guest(real: Real) -> None:
+async def test_bash_times_out_in_a_guest(real: GuestChannel) -> None:
     result = await bash(real, command="echo begun; sleep 300", timeout=0.3)
 
     assert result.text == "begun\n[Command timed out after 0.3 seconds]"
     assert (result.ending, result.exit_code) == (tool_pb2.ENDING_TIMED_OUT, 124)
 
 
-async def test_bash_lists_background_jobs_of_a_guest(real: Real) -> None:
+async def test_bash_lists_background_jobs_of_a_guest(real: GuestChannel) -> None:
     result = await bash(real, command="sleep 300 & echo hi")
 
     [job] = result.survivors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +11,9 @@ import pytest
 from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd.backends.base import Reply
 from sandboxd.errors import SandboxLost
-from sandboxd.tools.base import CallContext
 from sandboxd.tools.grep import GrepTool
 from tests.unit.guest.search_place import SearchPlace, engines, search_place
+from tests.unit.tools.direct_channel import FixedChannel, context
 
 GREP = GrepTool()
 
@@ -30,41 +30,23 @@ def place(shared_place: SearchPlace) -> SearchPlace:
     return shared_place
 
 
-class _Scripted:
-    """A channel that gives one answer; what only a hostile or a slow guest says."""
-
-    def __init__(self, body: bytes, **facts: Any) -> None:
-        self.reply = Reply(
-            {
-                "capped": False,
-                "cut": 0,
-                "timed_out": False,
-                "cancelled": False,
-                "unsearched": 0,
-                "first_error": None,
-                "binary": False,
-                "ignored": None,
-                "other_case": False,
-                **facts,
-            },
-            body,
-        )
-
-    async def request(
-        self,
-        op: str,
-        args: Mapping[str, Any],
-        body: bytes = b"",
-        *,
-        reply_bytes_max: int,
-        timeout_s: float,
-    ) -> Reply:
-        return self.reply
+_FACTS = {
+    "capped": False,
+    "cut": 0,
+    "timed_out": False,
+    "cancelled": False,
+    "unsearched": 0,
+    "first_error": None,
+    "binary": False,
+    "ignored": None,
+    "other_case": False,
+}
 
 
 async def _scripted(body: bytes, **facts: Any) -> tool_pb2.ToolResult:
-    context = CallContext("c", _Scripted(body, **facts), "/workspace", "/home/u", "", "")
-    return await GREP.run(context, {"pattern": "x"})
+    """The result of what only a hostile or a slow guest says."""
+    channel = FixedChannel(Reply({**_FACTS, **facts}, body))
+    return await GREP.run(context(channel), {"pattern": "x"})
 
 
 async def test_grep_shows_rows_in_path_order_with_details(place: SearchPlace) -> None:

@@ -148,6 +148,12 @@ async def test_read_text_of_special_content(sandbox: DirectChannel, data: bytes,
         ({"path": "d"}, "d is a directory. Use glob or bash ls to list it.", "IS_DIRECTORY"),
         ({"path": "F"}, "File not found: F\nDid you mean: f?", "FILE_NOT_FOUND"),
         ({"path": "zzzz"}, "File not found: zzzz", "FILE_NOT_FOUND"),
+        (
+            {"path": r"z\xff.txt"},
+            "File not found: z\\xff.txt\n"
+            "A name that is not UTF-8 is shown with \\xNN; only bash reaches it.",
+            "FILE_NOT_FOUND",
+        ),
     ],
 )
 async def test_read_error_has_the_contract_text(
