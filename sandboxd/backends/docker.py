@@ -159,7 +159,10 @@ class DockerBackend:
                 box = await self._take(spec, facts, secret_digest, listener, container.id)
                 started.pop_all()
                 hello = await self._hello(box, ADOPT_S)
-            except (TimeoutError, ProcessEnded, EngineNotFound):
+            except (ProcessEnded, EngineNotFound):
+                return None
+            except OSError as error:  # a timeout is one
+                _log.warning("a guest is not back", resource=spec.resource_id, why=repr(error))
                 return None
         # A daemon that died between start and hello left it.
         folder.remove_secret()

@@ -104,7 +104,10 @@ class LocalBackend:
                 box = self._box(spec, facts, secret_digest, listener, process)
                 started.pop_all()
                 hello = await self._hello(box, ADOPT_S)
-            except (TimeoutError, ProcessEnded, ProcessLookupError):
+            except ProcessEnded:
+                return None
+            except OSError as error:  # a timeout is one
+                _log.warning("a guest is not back", resource=spec.resource_id, why=repr(error))
                 return None
         folder.remove_secret()
         return self._keep(box, hello, facts)

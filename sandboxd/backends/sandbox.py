@@ -116,6 +116,10 @@ class GuestSandbox:
         except TimeoutError:
             self._link.lose("ENDED", "the guest's connection ended and it did not dial again")
             return
+        except OSError as error:
+            # Such as no free descriptor. Requests wait for this task's word.
+            self._link.lose("ENDED", f"the guest's connection ended; then: {error}")
+            return
         if self._link.lost.done():
             greeted.writer.transport.abort()
         else:

@@ -227,6 +227,10 @@ def _write_in_place(
             _overwrite(fd, content)
             if mode is not None:
                 os.fchmod(fd, mode)
+            elif found.st_mode & (stat.S_ISUID | stat.S_ISGID):
+                # The kernel takes these two away when somebody else than root writes.
+                with contextlib.suppress(PermissionError):
+                    os.fchmod(fd, stat.S_IMODE(found.st_mode))
         except OSError:
             _restore(fd, held, path)
             raise

@@ -29,7 +29,9 @@ class FileServiceStub:
     """File operations for programs: whole contents, bytes, no truncation.
 
     Paths are as in the tools: absolute, relative to the working directory, or
-    starting with `~`. Writes take the same locks as the tools `write` and `edit`,
+    starting with `~`. Where an RPC acts on a link itself (MovePath, RemovePath,
+    StatPath with `no_follow`), a link with a slash behind it is refused
+    (FAILED_PRECONDITION, NOT_DIRECTORY). Writes take the same locks as the tools `write` and `edit`,
     and share their promises: atomic for readers where the file system allows it,
     and on any failure the old content is intact.
 
@@ -100,7 +102,9 @@ class FileServiceServicer:
     """File operations for programs: whole contents, bytes, no truncation.
 
     Paths are as in the tools: absolute, relative to the working directory, or
-    starting with `~`. Writes take the same locks as the tools `write` and `edit`,
+    starting with `~`. Where an RPC acts on a link itself (MovePath, RemovePath,
+    StatPath with `no_follow`), a link with a slash behind it is refused
+    (FAILED_PRECONDITION, NOT_DIRECTORY). Writes take the same locks as the tools `write` and `edit`,
     and share their promises: atomic for readers where the file system allows it,
     and on any failure the old content is intact.
 
@@ -269,7 +273,9 @@ class FileService:
     """File operations for programs: whole contents, bytes, no truncation.
 
     Paths are as in the tools: absolute, relative to the working directory, or
-    starting with `~`. Writes take the same locks as the tools `write` and `edit`,
+    starting with `~`. Where an RPC acts on a link itself (MovePath, RemovePath,
+    StatPath with `no_follow`), a link with a slash behind it is refused
+    (FAILED_PRECONDITION, NOT_DIRECTORY). Writes take the same locks as the tools `write` and `edit`,
     and share their promises: atomic for readers where the file system allows it,
     and on any failure the old content is intact.
 

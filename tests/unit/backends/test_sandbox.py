@@ -1,0 +1,48 @@
+"""A sandbox between two connections of its guest."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from sandboxd.backends.base import SandboxSpec
+from sandboxd.backends.fake import facts_of
+from sandboxd.backends.hello import Expected, digest_of
+from sandboxd.backends.listener import SOCKET_NAME, Listener
+from sandboxd.backends.sandbox import GuestSandbox
+from sandboxd.config import ProfileSettings
+from sandboxd.errors import SandboxLost
+from sandboxd.guest import protocol
+from tests.unit.backends.wire import PlayedGuest, frame
+
+
+async def test_guest_that_cannot_be_taken_again_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: without a free descriptor no accept, and every request waited for ever."""
+    listener = Listener(tmp_path, 0, 0)
+    expected = Expected(digest_of("s"), None, "local", "/w", "/h")
+    facts = facts_of(SandboxSpec("r", 1, ProfileSettings()))
+    box = GuestSandbox("r", 1, facts, expected, listener, None)
+    connecting = asyncio.ensure_future(box.connect(5.0))
+    guest = PlayedGuest(*await asyncio.open_unix_connection(tmp_path / SOCKET_NAME))
+    hello = {"secret": "s", "mode": "local", "workdir": "/w", "home": "/h"}
+    guest.send(frame({"hello": {"protocol": protocol.PROTOCOL_VERSION, **hello}}))
+    await connecting
+
+    async def refuse(expected: Expected) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(listener, "accept_guest", refuse)
+    await guest.close()
+    with pytest.raises(SandboxLost):
+        async with asyncio.timeout(5.0):
+            while True:
+                await box.request("ping", {}, reply_bytes_max=0, timeout_s=60.0)
+    async with asyncio.timeout(5.0):
+        lost = await box.lost
+    assert "too many open files" in str(getattr(lost, "operator_text", ""))
+    await box.close("SHUTDOWN", "the test ends")
