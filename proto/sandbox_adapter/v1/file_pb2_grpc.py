@@ -31,9 +31,11 @@ class FileServiceStub:
     Paths are as in the tools: absolute, relative to the working directory, or
     starting with `~`. Where an RPC acts on a link itself (MovePath, RemovePath,
     StatPath with `no_follow`), a link with a slash behind it is refused
-    (FAILED_PRECONDITION, NOT_DIRECTORY). Writes take the same locks as the tools `write` and `edit`,
-    and share their promises: atomic for readers where the file system allows it,
-    and on any failure the old content is intact.
+    (FAILED_PRECONDITION, NOT_DIRECTORY).
+
+    Writes take the same locks as the tools `write` and `edit`, and share their
+    promises: atomic for readers where the file system allows it, and on any
+    failure the old content is intact.
 
     There is no call id. Reading is safe to repeat. Each write says whether
     repeating it is safe. `expected_version` gives compare-and-swap where a
@@ -104,9 +106,11 @@ class FileServiceServicer:
     Paths are as in the tools: absolute, relative to the working directory, or
     starting with `~`. Where an RPC acts on a link itself (MovePath, RemovePath,
     StatPath with `no_follow`), a link with a slash behind it is refused
-    (FAILED_PRECONDITION, NOT_DIRECTORY). Writes take the same locks as the tools `write` and `edit`,
-    and share their promises: atomic for readers where the file system allows it,
-    and on any failure the old content is intact.
+    (FAILED_PRECONDITION, NOT_DIRECTORY).
+
+    Writes take the same locks as the tools `write` and `edit`, and share their
+    promises: atomic for readers where the file system allows it, and on any
+    failure the old content is intact.
 
     There is no call id. Reading is safe to repeat. Each write says whether
     repeating it is safe. `expected_version` gives compare-and-swap where a
@@ -275,9 +279,11 @@ class FileService:
     Paths are as in the tools: absolute, relative to the working directory, or
     starting with `~`. Where an RPC acts on a link itself (MovePath, RemovePath,
     StatPath with `no_follow`), a link with a slash behind it is refused
-    (FAILED_PRECONDITION, NOT_DIRECTORY). Writes take the same locks as the tools `write` and `edit`,
-    and share their promises: atomic for readers where the file system allows it,
-    and on any failure the old content is intact.
+    (FAILED_PRECONDITION, NOT_DIRECTORY).
+
+    Writes take the same locks as the tools `write` and `edit`, and share their
+    promises: atomic for readers where the file system allows it, and on any
+    failure the old content is intact.
 
     There is no call id. Reading is safe to repeat. Each write says whether
     repeating it is safe. `expected_version` gives compare-and-swap where a
