@@ -302,7 +302,7 @@ class EndUnfinished(RetryLater):
     """A session's end is recorded, and something of it could not be removed yet."""
 
     status = "UNAVAILABLE"
-    reason = "ENGINE_DOWN"
+    reason = "END_UNFINISHED"
     retry_s = 5.0
 
     def __init__(self, session_id: str, operator_text: str) -> None:

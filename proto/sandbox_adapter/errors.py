@@ -135,6 +135,10 @@ class EngineDown(Unavailable):
     """The adapter's engine does not answer. Nothing ran."""
 
 
+class EndUnfinished(Unavailable):
+    """The session's end is recorded and goes on; repeat the deletion to confirm it."""
+
+
 class SessionNotReady(Unavailable):
     """The session is starting. Nothing ran."""
 
@@ -187,6 +191,7 @@ _BY_REASON: Final[Mapping[str, type[AdapterError]]] = {
     "GUEST_NOT_READY": CreateFailed,
     "DRAINING": Draining,
     "ENGINE_DOWN": EngineDown,
+    "END_UNFINISHED": EndUnfinished,
     "SESSION_NOT_READY": SessionNotReady,
     "SESSIONS_EXHAUSTED": Exhausted,
     "CALLS_EXHAUSTED": Exhausted,

@@ -118,6 +118,7 @@ class DockerBackend:
         self._sandboxes.clear()
         for sandbox in sandboxes:
             await sandbox.close("SHUTDOWN", "the daemon shuts down")
+        await self._folders.stop()
         self._engine.close()
 
     async def create(self, spec: SandboxSpec, on_phase: Callable[[str], None]) -> GuestSandbox:
@@ -176,9 +177,8 @@ class DockerBackend:
         folder.remove_secret()
 
     async def remove(self, resource_id: str) -> None:
-        folder = self._folders.of(resource_id)
         await self._end(resource_id)
-        await folder.remove()
+        await self._folders.remove(resource_id)
 
     async def owned(self) -> set[str]:
         containers = await self._engine.containers([f"{LABEL_WORKER}={self._worker}"])

@@ -193,11 +193,16 @@ class Engine:
 
     def close(self) -> None:
         """Closes idle connections. Calls that still run end by their own timeouts."""
-        with self._client_lock:
+        if not self._client_lock.acquire(blocking=False):
+            # A thread asks an engine that hangs: the event loop must not wait with it.
+            return
+        try:
             for client in (self._client, self._long_client):
                 if client is not None:
                     client.close()
             self._client = self._long_client = None
+        finally:
+            self._client_lock.release()
 
     # --- threads and deadlines ------------------------------------------------
 

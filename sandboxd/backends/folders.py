@@ -25,8 +25,13 @@ from typing import Final
 from sandboxd.errors import SandboxdError
 
 SECRET_NAME: Final = "secret"
-REMOVE_S: Final = 60.0
-"""Deadline of one removal; the sweeper repeats it."""
+REMOVE_S: Final = 1_800.0
+"""Deadline of one `rm`. A session can make a tree so deep that the way down takes minutes,
+and `rm` removes nothing before it is there: one that is ended early has achieved nothing."""
+WAIT_S: Final = 60.0
+"""How long somebody waits for a removal; it goes on behind them."""
+JOIN_S: Final = 2.0
+"""The same, for whoever finds the removal under way."""
 _RESOURCE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _ERROR_CHARS_MAX: Final = 500
 
@@ -112,9 +117,10 @@ class SessionFolder:
             self.secret.unlink()
 
     async def remove(self) -> None:
-        """Removes everything. Raises `SandboxdError` where something is left.
+        """Removes everything, in the end. Raises `SandboxdError` where something is left.
 
-        Safe to repeat. A cancelled caller ends the child with it.
+        Safe to repeat. A cancelled caller ends the child with it; see
+        `SessionFolders.remove` for one that does not.
         """
         if not self.is_there():
             return
@@ -134,6 +140,7 @@ class SessionFolders:
 
     def __init__(self, state_dir: Path) -> None:
         self._root = state_dir / "s"
+        self._removals: dict[str, asyncio.Task[None]] = {}
 
     def make_root(self) -> None:
         """Raises OSError. Nobody but the daemon's user (and the engine) may pass."""
@@ -144,6 +151,33 @@ class SessionFolders:
         if not _RESOURCE_ID.match(resource_id):
             raise ValueError(f"`{resource_id[:80]}` is no resource id")
         return SessionFolder(self._root / resource_id)
+
+    async def remove(self, resource_id: str) -> None:
+        """Removes a folder, or waits a while for a removal that is under way.
+
+        Raises `SandboxdError` where something is left or the removal takes longer;
+        then it goes on, and repeating this joins it. Cancelling leaves it running.
+        """
+        removal = self._removals.get(resource_id)
+        wait_s = WAIT_S if removal is None else JOIN_S
+        if removal is None:
+            removal = asyncio.create_task(self.of(resource_id).remove())
+            self._removals[resource_id] = removal
+            removal.add_done_callback(lambda _: self._removals.pop(resource_id, None))
+        done, _ = await asyncio.wait({removal}, timeout=wait_s)
+        if not done or removal.cancelled():
+            raise SandboxdError(
+                "a sandbox's folder is not removed yet",
+                f"`{self.of(resource_id).path}` is not removed yet",
+            )
+        removal.result()
+
+    async def stop(self) -> None:
+        """Ends removals under way; the next daemon begins them anew."""
+        removals = list(self._removals.values())
+        for removal in removals:
+            removal.cancel()
+        await asyncio.gather(*removals, return_exceptions=True)
 
     def names(self) -> set[str]:
         """Resource ids that have a folder."""

@@ -73,6 +73,7 @@ class LocalBackend:
         self._sandboxes.clear()
         for sandbox in sandboxes:
             await sandbox.close("SHUTDOWN", "the daemon shuts down")
+        await self._folders.stop()
 
     async def create(self, spec: SandboxSpec, on_phase: Callable[[str], None]) -> GuestSandbox:
         try:
@@ -120,7 +121,7 @@ class LocalBackend:
     async def remove(self, resource_id: str) -> None:
         folder = self._folders.of(resource_id)
         await self._end(resource_id, folder)
-        await folder.remove()
+        await self._folders.remove(resource_id)
 
     async def owned(self) -> set[str]:
         return await asyncio.to_thread(self._folders.names)

@@ -31,6 +31,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_INTERNAL_ERROR: _ClassVar[Reason]
     REASON_DISK_LOW: _ClassVar[Reason]
     REASON_LEDGER_FULL: _ClassVar[Reason]
+    REASON_END_UNFINISHED: _ClassVar[Reason]
     REASON_SANDBOX_LOST: _ClassVar[Reason]
     REASON_OUTCOME_UNKNOWN: _ClassVar[Reason]
     REASON_CANCELLED_BY_CALLER: _ClassVar[Reason]
@@ -92,6 +93,7 @@ REASON_ENGINE_DOWN: Reason
 REASON_INTERNAL_ERROR: Reason
 REASON_DISK_LOW: Reason
 REASON_LEDGER_FULL: Reason
+REASON_END_UNFINISHED: Reason
 REASON_SANDBOX_LOST: Reason
 REASON_OUTCOME_UNKNOWN: Reason
 REASON_CANCELLED_BY_CALLER: Reason

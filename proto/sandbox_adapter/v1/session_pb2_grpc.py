@@ -187,6 +187,8 @@ class SessionServiceServicer:
         * ABORTED (EPOCH_STALE): a newer owner has the session. Stop.
         * UNAVAILABLE (ENGINE_DOWN): the deletion is recorded and finished when the
         engine answers. Repeat after RetryInfo to confirm.
+        * UNAVAILABLE (END_UNFINISHED): the deletion is recorded and goes on; a deep
+        tree can take minutes. Repeat after RetryInfo to confirm.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.backends.folders import SessionFolder, SessionFolders
+from sandboxd.errors import SandboxdError
 
 ROOT = os.geteuid() == 0
 UID = 60_777 if ROOT else os.geteuid()
@@ -80,6 +82,52 @@ async def test_s10_hostile_tree_goes_without_following_its_links(
     assert folders.names() == set()
     assert (outside / "file").read_text() == "kept"
     await folder.remove()
+
+
+async def test_removal_goes_on_behind_whoever_stops_waiting(
+    folders: SessionFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders.of("0123456789abcdef")
+    folder.make(os.geteuid(), os.getegid())
+    real_remove = SessionFolder.remove
+    go_on = asyncio.Event()
+    runs = []
+
+    async def slow(self: SessionFolder) -> None:
+        runs.append(self.path)
+        await go_on.wait()
+        await real_remove(self)
+
+    monkeypatch.setattr(SessionFolder, "remove", slow)
+    monkeypatch.setattr("sandboxd.backends.folders.WAIT_S", 0.01)
+    monkeypatch.setattr("sandboxd.backends.folders.JOIN_S", 0.01)
+    for _ in range(2):
+        with pytest.raises(SandboxdError, match="not removed yet"):
+            await folders.remove("0123456789abcdef")
+    go_on.set()
+    monkeypatch.setattr("sandboxd.backends.folders.JOIN_S", 20.0)
+    await folders.remove("0123456789abcdef")
+    assert folders.names() == set()
+    assert len(runs) == 1
+
+
+async def test_stop_ends_a_removal_for_the_next_daemon(
+    folders: SessionFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders.of("0123456789abcdef").make(os.geteuid(), os.getegid())
+
+    begun = asyncio.Event()
+
+    async def endless(self: SessionFolder) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(SessionFolder, "remove", endless)
+    waiting = asyncio.create_task(folders.remove("0123456789abcdef"))
+    await begun.wait()
+    await folders.stop()
+    with pytest.raises(SandboxdError, match="not removed yet"):
+        await waiting
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/etc", "a\0b", "x" * 65, "-rf", "a\n"])

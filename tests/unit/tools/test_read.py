@@ -150,8 +150,10 @@ async def test_read_text_of_special_content(sandbox: DirectChannel, data: bytes,
         ({"path": "zzzz"}, "File not found: zzzz", "FILE_NOT_FOUND"),
         (
             {"path": r"z\xff.txt"},
-            "File not found: z\\xff.txt\n"
-            "A name that is not UTF-8 is shown with \\xNN; only bash reaches it.",
+            (
+                "File not found: z\\xff.txt\n"
+                "A name that is not UTF-8 is shown with \\xNN; only bash reaches it."
+            ),
             "FILE_NOT_FOUND",
         ),
     ],
