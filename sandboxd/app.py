@@ -51,7 +51,8 @@ SOCKET_GRACE_S: Final = 2.0
 DELETE_S_MAX: Final = 60.0
 """Longest time that `on_shutdown = "delete"` takes; the next daemon finishes the rest."""
 FORCED_S_MAX: Final = 5.0
-"""After a second signal: time until the process is gone, whatever hangs."""
+"""After a second signal: time until the process is gone, whatever hangs. Also the longest
+wait for tasks that were told to end."""
 EXIT_FORCED: Final = 1
 LOCAL_WARNING: Final = """\
 sandboxd: WARNING: the local backend isolates nothing. Every command of every session runs as
@@ -178,9 +179,13 @@ async def _drain(settings: Settings, parts: Parts) -> None:
     late = await parts.calls.drain(settings.shutdown_grace_s, settle=not delete)
     if late:
         _LOG.warning("calls outlived the grace period", calls=late)
-    creating = [live.created for live in parts.directory.all() if not live.created.done()]
+    creating = [live for live in parts.directory.all() if not live.created.done()]
     if creating:
-        await asyncio.wait(creating, timeout=max(0.0, end - time.monotonic()))
+        wait_s = max(0.0, end - time.monotonic())
+        await asyncio.wait([live.created for live in creating], timeout=wait_s)
+        # Given up while their callers are still there to be told.
+        lives = (live.life_task for live in creating if not live.created.done())
+        await _end_tasks({task for task in lives if task is not None})
     if delete:
         left = await parts.manager.delete_all(EndCause.SHUTDOWN, DELETE_S_MAX)
         if left:
@@ -205,11 +210,15 @@ async def _let_go(parts: Parts) -> None:
         for call in live.calls.values()
         if call.task is not None
     }
+    await _end_tasks(tasks)
+    await parts.sweeper.save_uses()
+
+
+async def _end_tasks(tasks: set[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=FORCED_S_MAX)
-    await parts.sweeper.save_uses()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

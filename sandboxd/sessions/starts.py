@@ -92,9 +92,7 @@ class Starts:
                 detail=error.operator_text,
             )
             if error.cause == "PROTOCOL":
-                await self.fail(
-                    live, "PROTOCOL", "The sandbox's guest broke its protocol and was ended."
-                )
+                await self._fail_protocol(live)
                 return
             move(live.record, State.RESTARTING, "SANDBOX_LOST", "The sandbox ended.")
             await self._restart(live)
@@ -106,6 +104,9 @@ class Starts:
         self._directory.count()
         await self._table.save_life(live.record)
         await self.release(live)
+
+    async def _fail_protocol(self, live: LiveSession) -> None:
+        await self.fail(live, "PROTOCOL", "The sandbox's guest broke its protocol and was ended.")
 
     async def release(self, live: LiveSession) -> None:
         """Ends what runs of a failed session. Where the engine does not, the sweeper repeats it."""
@@ -135,6 +136,7 @@ class Starts:
         await self._watch(live)
 
     async def _adopt(self, live: LiveSession) -> bool:
+        """False where the sandbox has to be started anew."""
         record = live.record
         assert record.facts is not None
         while True:
@@ -150,6 +152,9 @@ class Starts:
                 continue
             except (GuestFault, SandboxdError) as error:
                 _LOG.warning("not adopted", session=live.session_id, detail=error.operator_text)
+                if isinstance(error, SandboxLost) and error.cause == "PROTOCOL":
+                    await self._fail_protocol(live)
+                    return True
                 return False
             await self._ready(live, sandbox, record.facts.phases_s)
             _LOG.info("session adopted", session=live.session_id, generation=record.generation)

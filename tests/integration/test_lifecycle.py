@@ -86,14 +86,14 @@ async def test_kill_of_the_daemon_then_expiry_leaves_nothing(own_daemon: DaemonP
         await client.create_session(session_id="short", idle_timeout_s=3)
         await client.call_tool("short", "bash", {"command": "setsid sleep 4322.25 & echo"})
         running = asyncio.create_task(
-            client.call_tool("short", "bash", {"command": "sleep 60"}, call_id="cut-off")
+            client.call_tool("short", "bash", {"command": "sleep 4324.25"}, call_id="cut-off")
         )
 
-        async def is_running() -> bool:
-            known = await client.get_call("short", "cut-off")
-            return known.state == tool_pb2.CALL_STATE_RUNNING
+        # A call that still waits says RUNNING too, and would be NEVER_SEEN afterwards.
+        async def is_at_work() -> bool:
+            return bool(processes_with("sleep 4324.25"))
 
-        await until(is_running, 10)
+        await until(is_at_work, 10)
         own_daemon.kill()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -103,7 +103,9 @@ async def test_kill_of_the_daemon_then_expiry_leaves_nothing(own_daemon: DaemonP
         assert cut.state == tool_pb2.CALL_STATE_UNKNOWN
         assert cut.result.ending == tool_pb2.ENDING_UNKNOWN
         assert cut.result.is_error
-        again = await client.call_tool("short", "bash", {"command": "sleep 60"}, call_id="cut-off")
+        again = await client.call_tool(
+            "short", "bash", {"command": "sleep 4324.25"}, call_id="cut-off"
+        )
         assert again.result.replayed
         assert again.result.ending == tool_pb2.ENDING_UNKNOWN
         wait_for(lambda: nothing_left(own_daemon), 30, "everything of the expired session gone")

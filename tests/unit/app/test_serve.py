@@ -26,7 +26,7 @@ from sandboxd.backends.base import Reply
 from sandboxd.backends.fake import FakeBackend, FakeRequest
 from sandboxd.config import Settings
 from sandboxd.errors import EXIT_ENGINE, StartupError
-from tests.unit.worker import until
+from tests.unit.worker import reason_of, until
 
 
 class Run:
@@ -136,6 +136,23 @@ async def test_call_that_ends_within_the_grace_is_answered(
         gate.set()
         # The fake's empty facts are none of a command's: a typed ending all the same.
         assert (await waiting).ending == tool_pb2.ENDING_SANDBOX_LOST
+        assert await run.task == 0
+
+
+async def test_create_that_outlasts_the_grace_is_told_of_the_shutdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = FakeBackend(tmp_path)
+    backend.hold("create")
+    async with _run(tmp_path, monkeypatch, backend, shutdown_grace_s=0.1) as run:
+        creating = asyncio.ensure_future(
+            run.sessions.CreateSession(session_pb2.CreateSessionRequest(session_id="s1"))
+        )
+        await until(lambda: "create" in [step for step, _ in backend.calls])
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(aio.AioRpcError) as failed:
+            await creating
+        assert reason_of(failed.value) == "DRAINING"
         assert await run.task == 0
 
 

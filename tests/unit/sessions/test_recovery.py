@@ -13,9 +13,10 @@ from google.protobuf.duration_pb2 import Duration
 from grpc import aio
 
 from sandbox_adapter.v1 import session_pb2, tool_pb2
+from sandboxd.backends.base import Reply
 from sandboxd.backends.engine import EngineRefused
-from sandboxd.backends.fake import FakeBackend
-from sandboxd.errors import EngineDown, SandboxdError
+from sandboxd.backends.fake import FakeBackend, FakeRequest
+from sandboxd.errors import EngineDown, SandboxdError, SandboxLost
 from sandboxd.sessions import starts, sweeper
 from sandboxd.sessions.store import Store
 from tests.unit.worker import Worker, retry_s, running, until
@@ -73,6 +74,28 @@ async def test_fault_in_an_adoption_keeps_nobody_waiting(tmp_path: Path) -> None
     async with running(tmp_path, backend) as worker, asyncio.timeout(5):
         assert (await worker.create()).state == session_pb2.SESSION_STATE_FAILED
         await worker.delete()
+
+
+async def test_guest_that_breaks_the_protocol_at_its_adoption_fails_its_session(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as worker:
+        await worker.create()
+        containers = dict(worker.backend.containers)
+    backend = FakeBackend(tmp_path, containers)
+
+    async def broken(request: FakeRequest) -> Reply:
+        raise SandboxLost("PROTOCOL", "neither ok nor error")
+
+    worker = Worker(tmp_path, backend)
+    backend.on_request = broken
+    await worker.start()
+    try:
+        await worker.state_is(session_pb2.SESSION_STATE_FAILED)
+        assert (await worker.get()).reason == "PROTOCOL"
+        assert backend.containers == {}
+    finally:
+        await worker.stop()
 
 
 async def test_update_during_an_adoption_leaves_the_row_ready(
