@@ -43,7 +43,7 @@ from sandboxd.backends.engine import (
     EngineRefused,
 )
 from sandboxd.backends.folders import SessionFolders
-from sandboxd.backends.hello import Expected, Hello, digest_of, new_secret
+from sandboxd.backends.hello import Expected, digest_of, new_secret
 from sandboxd.backends.listener import Listener
 from sandboxd.backends.phases import Phases
 from sandboxd.backends.pidfd import WatchedProcess
@@ -159,7 +159,7 @@ class DockerBackend:
             try:
                 box = await self._take(spec, facts, secret_digest, listener, container.id)
                 started.pop_all()
-                hello = await self._hello(box, ADOPT_S)
+                hello = await box.connect(ADOPT_S)
             except (ProcessEnded, EngineNotFound):
                 return None
             except OSError as error:  # a timeout is one
@@ -246,7 +246,7 @@ class DockerBackend:
                 try:
                     box = await self._take(spec, facts, digest_of(secret), listener, container)
                     started.pop_all()
-                    hello = await self._hello(box, self._settings.guest_ready_timeout_s)
+                    hello = await box.connect(self._settings.guest_ready_timeout_s)
                 except (TimeoutError, ProcessEnded) as error:
                     raise await self._not_ready(container, error) from None
         place.folder.remove_secret()
@@ -309,15 +309,6 @@ class DockerBackend:
         by_pid = process is not None and not _OWN_KERNEL.search(spec.profile.runtime)
         expected = Expected(secret_digest, pid if by_pid else None, "container", WORKSPACE, HOME)
         return GuestSandbox(spec.resource_id, spec.generation, facts, expected, listener, process)
-
-    @staticmethod
-    async def _hello(box: GuestSandbox, timeout_s: float) -> Hello:
-        """The guest's hello; where none comes in time the sandbox is closed."""
-        try:
-            return await box.connect(timeout_s)
-        except BaseException:
-            await box.close("ENDED", "its guest did not say hello")
-            raise
 
     async def _not_ready(self, container: str, error: Exception) -> CreateFailed:
         why = "ended before it was ready"

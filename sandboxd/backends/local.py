@@ -104,7 +104,7 @@ class LocalBackend:
                 started.callback(listener.close)
                 box = self._box(spec, facts, secret_digest, listener, process)
                 started.pop_all()
-                hello = await self._hello(box, ADOPT_S)
+                hello = await box.connect(ADOPT_S)
             except ProcessEnded:
                 return None
             except OSError as error:  # a timeout is one
@@ -220,18 +220,10 @@ class LocalBackend:
         )
         return GuestSandbox(spec.resource_id, spec.generation, facts, expected, listener, process)
 
-    @staticmethod
-    async def _hello(box: GuestSandbox, timeout_s: float) -> Hello:
-        try:
-            return await box.connect(timeout_s)
-        except BaseException:
-            await box.close("ENDED", "its guest did not say hello")
-            raise
-
     async def _first_hello(self, box: GuestSandbox, folder: SessionFolder) -> Hello:
         timeout_s = self._settings.guest_ready_timeout_s
         try:
-            return await self._hello(box, timeout_s)
+            return await box.connect(timeout_s)
         except ProcessEnded:
             why = "ended before it was ready"
         except TimeoutError:

@@ -61,7 +61,7 @@ class GuestSandbox:
             )
 
     async def connect(self, timeout_s: float) -> Hello:
-        """Waits for the guest's first connection.
+        """Waits for the guest's first connection; where none comes, closes this.
 
         Raises `TimeoutError`, and `ProcessEnded` as soon as the process ends.
         """
@@ -78,6 +78,7 @@ class GuestSandbox:
             greeted = greeting.result()
         except BaseException:
             await _discard(greeting)
+            await self.close("ENDED", "its guest did not say hello")
             raise
         self._link.attach(greeted.reader, greeted.writer)
         return greeted.hello
