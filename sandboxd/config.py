@@ -94,6 +94,12 @@ class BashSettings(_Settings):
     timeout_default_s: Seconds = limits.BASH_TIMEOUT_DEFAULT_S
     timeout_max_s: Seconds = limits.BASH_TIMEOUT_MAX_S
 
+    @model_validator(mode="after")
+    def _consistent(self) -> BashSettings:
+        if self.timeout_default_s > self.timeout_max_s:
+            raise ValueError("`timeout_default_s` is over `timeout_max_s`")
+        return self
+
 
 def default_state_dir() -> Path:
     """Root's is the system's state folder; another user's is under their own."""

@@ -110,6 +110,9 @@ class UnknownTool(CallerError):
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(f"no tool is called `{name[:64]}`; there are: {', '.join(known)}")
 
+    def metadata(self) -> dict[str, str]:
+        return {"field": "custom.name", "rule": "must be a tool of ListTools"}
+
 
 class ProfileUnknown(CallerError):
     """No profile of this name is offered."""
@@ -119,6 +122,9 @@ class ProfileUnknown(CallerError):
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(f"no profile is called `{name[:64]}`; there are: {', '.join(known)}")
+
+    def metadata(self) -> dict[str, str]:
+        return {"field": "profile", "rule": "must be a profile of GetInfo"}
 
 
 class ProfileForbids(CallerError):

@@ -13,6 +13,7 @@ import json
 import logging
 import sys
 import time
+from contextvars import ContextVar
 from typing import Any, Final, Literal, TextIO
 
 ROOT: Final = "sandboxd"
@@ -21,6 +22,9 @@ _TRACEBACK_CHARS_MAX: Final = 16_000
 _FIELDS: Final = "sandboxd_fields"
 
 Format = Literal["text", "json"]
+
+TRACE: Final[ContextVar[str]] = ContextVar("sandboxd_trace", default="")
+"""Trace id of the request that is being served: part of every line that it causes."""
 
 
 class EventLog:
@@ -50,6 +54,8 @@ class EventLog:
         cause: BaseException | None = None,
     ) -> None:
         if self._logger.isEnabledFor(level):
+            if trace := TRACE.get():
+                fields = {**fields, "trace": trace}
             exc_info = None if cause is None else (type(cause), cause, cause.__traceback__)
             self._logger.log(level, "%s", event, extra={_FIELDS: fields}, exc_info=exc_info)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,9 @@ CLIENT_MARGIN_S: Final = 5
 """The library's own timeout comes after the deadline, and frees the thread."""
 _LONG_SILENCE_S: Final = 120
 """Longest silence of the engine within a long call."""
+
+DEFAULT_ADDRESS: Final = "unix:///var/run/docker.sock"
+"""The library's own default."""
 
 _Result = TypeVar("_Result")
 _log = EventLog("engine")
@@ -325,4 +329,24 @@ def _translated(work: Callable[[], _Result]) -> _Result:
         urllib3.exceptions.HTTPError,
         OSError,
     ) as error:
-        raise EngineDown(str(error)) from None
+        raise EngineDown(f"`{engine_address()}`: {_cause(error)}") from None
+
+
+def engine_address() -> str:
+    """Where the engine is asked, as the operator's environment says."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+
+
+def _cause(error: BaseException) -> str:
+    """What the operating system said, where it lies beneath the libraries' words."""
+    waiting: list[object] = [error]
+    seen: set[int] = set()
+    while waiting:
+        at = waiting.pop(0)
+        if not isinstance(at, BaseException) or id(at) in seen:
+            continue
+        seen.add(id(at))
+        if isinstance(at, OSError) and isinstance(at.strerror, str):
+            return at.strerror.lower()
+        waiting += [*at.args, getattr(at, "reason", None), at.__cause__, at.__context__]
+    return str(error)

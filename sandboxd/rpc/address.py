@@ -85,6 +85,24 @@ def claim_socket(path: Path) -> None:
         probe.close()
 
 
+def claim_port(host: str, port: int) -> None:
+    """Makes sure that a TCP port can be had, before gRPC complains in a line of its own.
+
+    Raises `StartupError` (EXIT_ADDRESS).
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As gRPC does, so that a port that is only waiting to be free is no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            text = Address(None, host, port).text
+            why = (error.strerror or "it cannot be had").lower()
+            raise StartupError(f"cannot listen on `{text}`: {why}", EXIT_ADDRESS) from None
+
+
 def _loopback(host: str, text: str, setting: str) -> str:
     """The address that the host means. One that is not loopback, among several, refuses all."""
     try:
@@ -94,9 +112,10 @@ def _loopback(host: str, text: str, setting: str) -> str:
     addresses = [str(entry[4][0]) for entry in found]
     for address in addresses:
         if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+            allowed = "loopback" if setting == "metrics" else "loopback or `unix:PATH`"
             raise StartupError(
                 f"`{setting}` is `{text}`, which others can reach; without TLS and tokens only "
-                "loopback or `unix:PATH` is allowed",
+                f"{allowed} is allowed",
                 EXIT_UNSAFE,
             )
     # IPv4 first: what `localhost` means to most clients.

@@ -166,6 +166,18 @@ def bounds(settings: Settings) -> adapter_pb2.Limits:
         result_bytes_max=limits.RESULT_BYTES_MAX,
         tombstone_retention=duration(limits.TOMBSTONE_RETENTION_S),
         kill_grace=duration(limits.KILL_GRACE_S),
+        read_scan=duration(limits.READ_SCAN_S),
+        env_bytes_max=limits.ENV_BYTES_MAX,
+        labels_max=limits.LABELS_MAX,
+        label_key_chars_max=limits.LABEL_KEY_CHARS_MAX,
+        label_value_chars_max=limits.LABEL_VALUE_CHARS_MAX,
+        list_page_max=limits.LIST_PAGE_MAX,
+        input_depth_max=limits.INPUT_DEPTH_MAX,
+        calls_recorded_max=limits.CALL_ROWS_MAX,
+        verbs_parallel_max=limits.VERBS_PARALLEL_MAX,
+        verb_timeout=duration(limits.VERB_TIMEOUT_S),
+        upload_idle=duration(limits.UPLOAD_IDLE_S),
+        keepalive_min=duration(limits.KEEPALIVE_MIN_MS / 1_000),
     )
 
 

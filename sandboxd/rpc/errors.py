@@ -8,6 +8,7 @@ caller gets instead of its words.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +21,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[i
 from grpc import aio
 
 from sandboxd.errors import CallerError, InvalidEnvelope, RetryLater
-from sandboxd.log import EventLog
+from sandboxd.log import TRACE, EventLog
 from sandboxd.metrics import Metrics
 
 DOMAIN: Final = "sandbox_adapter"
@@ -29,6 +30,8 @@ _DETAILS: Final = "grpc-status-details-bin"
 _TEXT_BYTES_MAX: Final = 1_400
 """A text leaves twice: percent-encoded, up to three times as long, and in base64. Both
 must fit the 8 KiB of trailers that a client takes; beyond it sees another status."""
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+"""W3C trace context; a version that is not known yet may have more behind it."""
 _LOG: Final = EventLog("rpc")
 
 Context = aio.ServicerContext[Any, Any]
@@ -112,6 +115,8 @@ class Boundary(aio.ServerInterceptor):
     def _unary(self, inner: Any, name: str) -> Any:
         async def call(request: Any, context: Context) -> Any:
             began, code = time.monotonic(), "CANCELLED"
+            # An RPC is a task of its own, so this ends with it.
+            TRACE.set(_trace_id(context))
             try:
                 response = await inner(_readable(request), context)
                 code = "OK"
@@ -128,6 +133,7 @@ class Boundary(aio.ServerInterceptor):
     def _stream(self, inner: Any, name: str) -> Any:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             began, code = time.monotonic(), "CANCELLED"
+            TRACE.set(_trace_id(context))
             responses = None
             try:
                 responses = inner(_readable(request), context)
@@ -145,6 +151,15 @@ class Boundary(aio.ServerInterceptor):
                 self._metrics.rpc_ended(name, code, time.monotonic() - began)
 
         return stream
+
+
+def _trace_id(context: Context) -> str:
+    """The trace id of the caller's `traceparent` (contract.md 7), or nothing."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "traceparent" and isinstance(value, str):
+            found = _TRACEPARENT.fullmatch(value)
+            return found.group(1) if found and found.group(1).strip("0") else ""
+    return ""
 
 
 class _Unreadable:

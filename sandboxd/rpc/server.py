@@ -26,7 +26,7 @@ from sandboxd import limits
 from sandboxd.errors import EXIT_ADDRESS, StartupError
 from sandboxd.metrics import Metrics
 from sandboxd.rpc.adapter_service import AdapterService
-from sandboxd.rpc.address import Address, claim_socket
+from sandboxd.rpc.address import Address, claim_port, claim_socket
 from sandboxd.rpc.errors import Boundary
 from sandboxd.rpc.file_service import FileService
 from sandboxd.rpc.process_service import ProcessService
@@ -86,6 +86,8 @@ class Server:
         """
         if address.path is not None:
             claim_socket(address.path)
+        else:
+            claim_port(address.host, address.port)
         # The socket takes the mode that the umask leaves: its owner's alone.
         umask = os.umask(0o077)
         try:

@@ -66,8 +66,9 @@ class SessionTable:
         await self._store.run(_bury, record)
 
     async def mark_removed(self, key: SessionKey) -> None:
-        """Notes that nothing of a deleted session exists any more."""
+        """Notes that nothing of a deleted session exists any more, and erases its traces."""
         await self._store.run(_mark_removed, key)
+        await self._store.fold_log()
 
     async def purge(self, before: float) -> int:
         """Forgets tombstones from before that time. Returns how many."""

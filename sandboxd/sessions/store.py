@@ -132,6 +132,19 @@ class Store:
             asyncio.get_running_loop().run_in_executor(self._thread, transaction)
         )
 
+    async def fold_log(self) -> None:
+        """Folds the write-ahead log into the database, where deleted rows are overwritten.
+
+        What the end of a session erased would stay readable in the log otherwise.
+        Raises `sqlite3.Error`.
+        """
+
+        def fold() -> None:
+            if self._connection is not None:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, fold))
+
     async def close(self) -> None:
         """Flushes everything to the disk, marks the end as clean, gives the folder up."""
         if self._connection is not None:

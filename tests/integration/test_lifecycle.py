@@ -64,7 +64,7 @@ def processes_with(text: str) -> list[str]:
 
 async def test_delete_leaves_nothing(own_daemon: DaemonProcess) -> None:
     async with client_of(own_daemon) as client:
-        await client.create_session(session_id="gone")
+        await client.create_session(session_id="gone", env={"KEY": "marker-in-env"})
         await client.call_tool(
             "gone", "bash", {"command": "setsid sleep 4321.25 & echo x > f; echo"}
         )
@@ -72,6 +72,8 @@ async def test_delete_leaves_nothing(own_daemon: DaemonProcess) -> None:
         await client.delete_session("gone")
         assert nothing_left(own_daemon)
         assert not processes_with("sleep 4321.25")
+        state = [file for file in own_daemon.state_dir.glob("*") if file.is_file()]
+        assert {file.name for file in state if b"marker-in-env" in file.read_bytes()} == set()
         await client.delete_session("gone")
         with pytest.raises(AdapterError) as refused:
             await client.create_session(session_id="gone")

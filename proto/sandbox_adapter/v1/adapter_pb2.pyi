@@ -89,7 +89,7 @@ class Profile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., image: _Optional[str] = ..., runtime: _Optional[str] = ..., resources: _Optional[_Union[_session_pb2.Resources, _Mapping]] = ..., network: _Optional[_Union[_session_pb2.Network, str]] = ..., is_default: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("read_lines_max", "read_bytes_max", "bash_lines_max", "bash_bytes_max", "grep_matches_max", "grep_line_chars_max", "glob_paths_max", "bash_timeout_default", "bash_timeout_max", "search_timeout", "write_bytes_max", "edit_file_bytes_max", "message_bytes_max", "chunk_bytes_max", "spill_bytes_max", "spill_total_bytes_max", "calls_parallel_max", "calls_queued_max", "result_retention", "result_bytes_max", "tombstone_retention", "kill_grace")
+    __slots__ = ("read_lines_max", "read_bytes_max", "bash_lines_max", "bash_bytes_max", "grep_matches_max", "grep_line_chars_max", "glob_paths_max", "bash_timeout_default", "bash_timeout_max", "search_timeout", "write_bytes_max", "edit_file_bytes_max", "message_bytes_max", "chunk_bytes_max", "spill_bytes_max", "spill_total_bytes_max", "calls_parallel_max", "calls_queued_max", "result_retention", "result_bytes_max", "tombstone_retention", "kill_grace", "read_scan", "env_bytes_max", "labels_max", "label_key_chars_max", "label_value_chars_max", "list_page_max", "input_depth_max", "calls_recorded_max", "verbs_parallel_max", "verb_timeout", "upload_idle", "keepalive_min")
     READ_LINES_MAX_FIELD_NUMBER: _ClassVar[int]
     READ_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BASH_LINES_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,18 @@ class Limits(_message.Message):
     RESULT_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONE_RETENTION_FIELD_NUMBER: _ClassVar[int]
     KILL_GRACE_FIELD_NUMBER: _ClassVar[int]
+    READ_SCAN_FIELD_NUMBER: _ClassVar[int]
+    ENV_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    LABELS_MAX_FIELD_NUMBER: _ClassVar[int]
+    LABEL_KEY_CHARS_MAX_FIELD_NUMBER: _ClassVar[int]
+    LABEL_VALUE_CHARS_MAX_FIELD_NUMBER: _ClassVar[int]
+    LIST_PAGE_MAX_FIELD_NUMBER: _ClassVar[int]
+    INPUT_DEPTH_MAX_FIELD_NUMBER: _ClassVar[int]
+    CALLS_RECORDED_MAX_FIELD_NUMBER: _ClassVar[int]
+    VERBS_PARALLEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    VERB_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_IDLE_FIELD_NUMBER: _ClassVar[int]
+    KEEPALIVE_MIN_FIELD_NUMBER: _ClassVar[int]
     read_lines_max: int
     read_bytes_max: int
     bash_lines_max: int
@@ -134,7 +146,19 @@ class Limits(_message.Message):
     result_bytes_max: int
     tombstone_retention: _duration_pb2.Duration
     kill_grace: _duration_pb2.Duration
-    def __init__(self, read_lines_max: _Optional[int] = ..., read_bytes_max: _Optional[int] = ..., bash_lines_max: _Optional[int] = ..., bash_bytes_max: _Optional[int] = ..., grep_matches_max: _Optional[int] = ..., grep_line_chars_max: _Optional[int] = ..., glob_paths_max: _Optional[int] = ..., bash_timeout_default: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bash_timeout_max: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., search_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., write_bytes_max: _Optional[int] = ..., edit_file_bytes_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., chunk_bytes_max: _Optional[int] = ..., spill_bytes_max: _Optional[int] = ..., spill_total_bytes_max: _Optional[int] = ..., calls_parallel_max: _Optional[int] = ..., calls_queued_max: _Optional[int] = ..., result_retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., result_bytes_max: _Optional[int] = ..., tombstone_retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., kill_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    read_scan: _duration_pb2.Duration
+    env_bytes_max: int
+    labels_max: int
+    label_key_chars_max: int
+    label_value_chars_max: int
+    list_page_max: int
+    input_depth_max: int
+    calls_recorded_max: int
+    verbs_parallel_max: int
+    verb_timeout: _duration_pb2.Duration
+    upload_idle: _duration_pb2.Duration
+    keepalive_min: _duration_pb2.Duration
+    def __init__(self, read_lines_max: _Optional[int] = ..., read_bytes_max: _Optional[int] = ..., bash_lines_max: _Optional[int] = ..., bash_bytes_max: _Optional[int] = ..., grep_matches_max: _Optional[int] = ..., grep_line_chars_max: _Optional[int] = ..., glob_paths_max: _Optional[int] = ..., bash_timeout_default: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bash_timeout_max: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., search_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., write_bytes_max: _Optional[int] = ..., edit_file_bytes_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., chunk_bytes_max: _Optional[int] = ..., spill_bytes_max: _Optional[int] = ..., spill_total_bytes_max: _Optional[int] = ..., calls_parallel_max: _Optional[int] = ..., calls_queued_max: _Optional[int] = ..., result_retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., result_bytes_max: _Optional[int] = ..., tombstone_retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., kill_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., read_scan: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., env_bytes_max: _Optional[int] = ..., labels_max: _Optional[int] = ..., label_key_chars_max: _Optional[int] = ..., label_value_chars_max: _Optional[int] = ..., list_page_max: _Optional[int] = ..., input_depth_max: _Optional[int] = ..., calls_recorded_max: _Optional[int] = ..., verbs_parallel_max: _Optional[int] = ..., verb_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upload_idle: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keepalive_min: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("sessions_open", "sessions_max")

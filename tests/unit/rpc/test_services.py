@@ -300,3 +300,27 @@ async def test_metrics_count_calls_by_tool_and_ending_and_name_no_session(worker
         for text in sample.labels.values()
     }
     assert not any("secret" in text for text in labels)
+
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "logged"),
+    [
+        (f"00-{TRACE_ID}-00f067aa0ba902b7-01", True),
+        (f"cc-{TRACE_ID}-00f067aa0ba902b7-01-of-a-later-version", True),
+        (f"00-{'0' * 32}-00f067aa0ba902b7-01", False),
+        (f"00-{TRACE_ID}-00f067aa0ba902b7", False),
+        (f"00-{TRACE_ID.upper()}-00f067aa0ba902b7-01", False),
+    ],
+)
+async def test_trace_of_the_caller_is_part_of_what_its_request_logs(
+    worker: Worker, caplog: pytest.LogCaptureFixture, traceparent: str, logged: bool
+) -> None:
+    caplog.set_level("INFO", logger="sandboxd")
+    request = session_pb2.CreateSessionRequest(session_id="traced")
+    await worker.sessions.CreateSession(request, metadata=(("traceparent", traceparent),))
+    fields = [getattr(record, "sandboxd_fields", {}) for record in caplog.records]
+    traces = {found.get("trace") for found in fields if found.get("session") == "traced"}
+    assert traces == ({TRACE_ID} if logged else {None})
