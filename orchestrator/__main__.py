@@ -11,17 +11,28 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator import app, log
-from orchestrator.config import MODEL_CALLS_DEFAULT, MODEL_CALLS_MAX, default_log, run_settings
 from orchestrator.errors import (
     EXIT_CODES,
     EXIT_COMPLETED,
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
+    EXIT_USAGE,
     OrchestratorError,
     UsageError,
 )
-from orchestrator.terminal import Terminal
+
+try:
+    from orchestrator import app, log
+    from orchestrator.config import MODEL_CALLS_DEFAULT, MODEL_CALLS_MAX, default_log, run_settings
+    from orchestrator.terminal import Terminal
+except ModuleNotFoundError as missing:
+    if (missing.name or "").partition(".")[0] in ("orchestrator", "sandbox_adapter"):
+        raise  # a fault of this program, not a missing extra
+    print(
+        f"orchestrator: error: `{missing.name}` is missing: install sandboxd[orchestrator]",
+        file=sys.stderr,
+    )
+    raise SystemExit(EXIT_USAGE) from None
 
 API_KEY_ENV = "MODEL_API_KEY"
 

@@ -83,8 +83,8 @@ class ModelError(OrchestratorError):
 
     `category` is one of `rate_limit`, `server_busy`, `authentication`,
     `model_not_found`, `too_many_tokens`, `network`, `quota_exceeded`,
-    `server_error`, `invalid_request`, `garbled`, `refused` (requirements RT-44
-    and what a stream can do beyond it).
+    `server_error`, `invalid_request`, `garbled`, `refused`: the
+    classes of what a provider answers, and what a stream can do beyond them.
     """
 
     exit_code = EXIT_MODEL

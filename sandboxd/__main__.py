@@ -9,15 +9,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from sandboxd import __version__, app, log
-from sandboxd.config import (
-    DEFAULT_LISTEN,
-    DEFAULT_METRICS,
-    Settings,
-    default_state_dir,
-    load_settings,
-)
+from sandboxd import __version__
 from sandboxd.errors import EXIT_CONFIG, ConfigError, StartupError
+
+try:
+    from sandboxd import app, log
+    from sandboxd.config import (
+        DEFAULT_LISTEN,
+        DEFAULT_METRICS,
+        Settings,
+        default_state_dir,
+        load_settings,
+    )
+except ModuleNotFoundError as missing:
+    if (missing.name or "").partition(".")[0] in ("sandboxd", "sandbox_adapter"):
+        raise  # a fault of this program, not a missing extra
+    print(
+        f"sandboxd: error: `{missing.name}` is missing: install sandboxd[daemon]",
+        file=sys.stderr,
+    )
+    raise SystemExit(EXIT_CONFIG) from None
 
 _EXIT_CODES: Final = """\
 exit codes:

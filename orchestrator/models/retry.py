@@ -1,4 +1,4 @@
-"""The one retry layer around model calls (requirements E3, RT-42, RT-43; FD-07).
+"""The one retry layer around model calls.
 
 An attempt is void until it is complete: nothing of it is executed or remembered,
 so asking again repeats no effect. Those who watch are told that its fragments are

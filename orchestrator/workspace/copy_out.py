@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, cast
 
+from orchestrator.call_lines import size
 from orchestrator.config import WorkspaceSettings
 from orchestrator.escape import printable
 from orchestrator.messages import ChangeFact, RefusedFact
 from orchestrator.sandbox import FileVerbFailed, Sandbox
-from orchestrator.workspace.host_tree import HostConflict, HostTree, Staged
+from orchestrator.workspace.host_tree import TAKEN, HostConflict, HostEntry, HostTree, Staged
 from orchestrator.workspace.names import Parts, shown
 from orchestrator.workspace.plan import Change, Plan, Tree, make_plan, to_read
 from orchestrator.workspace.snapshot import Snapshot
@@ -141,18 +142,39 @@ class CopyOut:
             await asyncio.to_thread(
                 self._host.refuse_detour, change.parts, change.target, self._going
             )
-        if any(change.parts[:depth] in self._new for depth in range(1, len(change.parts))):
-            return
-        current = await asyncio.to_thread(self._host.state, change.parts)
+        current = await self._current(change)
+        if change.what == "file" and change.kind in ("added", "changed"):
+            # Where `_write` counts: what the comparison below refuses was read all the same.
+            self._refuse_beyond_total(change.size)
+            self.bytes += change.size
         if change.kind == "added":
             if (
                 current is not None
                 and not current.same_content(was)
                 and not (change.what == "directory" and current.kind == "directory")
             ):
-                raise HostConflict("it came into being meanwhile")
+                raise HostConflict(TAKEN)
         elif change.what != "directory" and (current is None or not current.same_content(was)):
             raise HostConflict("it changed meanwhile")
+
+    async def _current(self, change: Change) -> HostEntry | None:
+        """What is now at the place of a change; None in a directory that the plan makes."""
+        above = [change.parts[:depth] for depth in range(1, len(change.parts))]
+        if any(parts in self._new for parts in above):
+            return None
+        current = await asyncio.to_thread(self._host.state, change.parts)
+        if (
+            current is None
+            and above
+            and await asyncio.to_thread(self._host.state, above[-1]) is None
+        ):
+            raise HostConflict("no such file or directory")
+        return current
+
+    def _refuse_beyond_total(self, more: int) -> None:
+        if self.bytes + more > self._settings.out_bytes_max:
+            bound = size(self._settings.out_bytes_max)
+            raise HostConflict(f"with it the changes are over {bound} in all")
 
     async def _apply(self, change: Change) -> None:
         parts = change.parts
@@ -176,12 +198,13 @@ class CopyOut:
         was = self._snapshot.host.get(parts)
         expected = was if change.kind == "changed" else None
         mode = None if change.mode is None else self._host.allowed_mode(change.mode)
-        room = min(self._settings.out_file_bytes_max, self._settings.out_bytes_max - self.bytes)
-        if room <= 0:
-            raise HostConflict(f"the changes are over {self._settings.out_bytes_max} bytes")
+        file_bytes_max = self._settings.out_file_bytes_max
         async with self._staged(self._host.stage_file, parts) as staged:
-            async with aclosing(self._content(parts, room)) as pieces:
+            # By the announced size first, as a dry run does; then by what arrives.
+            self._refuse_beyond_total(change.size)
+            async with aclosing(self._content(parts, file_bytes_max)) as pieces:
                 async for piece in pieces:
+                    self._refuse_beyond_total(staged.size + len(piece))
                     await _to_its_end(staged.write, piece)
             self.bytes += staged.size
             await self._carry_out(change, self._host.commit, staged, parts, expected, mode)
@@ -214,6 +237,8 @@ class CopyOut:
         )
 
     def _refuse(self, change: Change, why: str) -> None:
+        # What lies below is judged by what the host will hold, not by what was planned.
+        (self._going if change.kind == "removed" else self._new).discard(change.parts)
         # A directory that still holds something of the host's own simply stays.
         conflict = not (change.kind == "removed" and change.what == "directory")
         self.refused.append(

@@ -23,6 +23,9 @@ from orchestrator.workspace.names import Parts, shown, steps
 
 PIECE_BYTES: Final = 256 * 1024
 
+TAKEN: Final = "the host has something else at this place"
+"""Why nothing is put where something is: it came meanwhile, or never went into the sandbox."""
+
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -231,7 +234,7 @@ class HostTree:
         try:
             staged.publish(parts[-1], replaces=current is not None)
         except FileExistsError:
-            raise HostConflict("it came into being meanwhile") from None
+            raise HostConflict(TAKEN) from None
 
     def make_directory(self, parts: Parts) -> None:
         """Makes a directory whose parent exists; one that exists is fine."""
@@ -241,7 +244,7 @@ class HostTree:
             except FileExistsError:
                 entry = self._look(directory, parts[-1])
                 if entry is None or entry.kind != "directory":
-                    raise HostConflict("something else is there") from None
+                    raise HostConflict(TAKEN) from None
 
     def remove(self, parts: Parts, expected: HostEntry) -> None:
         """Removes a file or link that is as `expected`, or an empty directory."""
@@ -272,9 +275,7 @@ class HostTree:
         if current is None and expected is not None:
             raise HostConflict("it was removed meanwhile")
         if current is not None and not current.same_content(expected):
-            raise HostConflict(
-                "it came into being meanwhile" if expected is None else "it changed meanwhile"
-            )
+            raise HostConflict(TAKEN if expected is None else "it changed meanwhile")
 
     @contextmanager
     def _directory(self, parts: Parts) -> Iterator[int]:

@@ -15,7 +15,15 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sandbox_adapter.connection import RETRY_S_MAX, SHORT_TIMEOUT_S, Connection, duration, new_id
+from sandbox_adapter import errors
+from sandbox_adapter.connection import (
+    MESSAGE_BYTES_MAX,
+    RETRY_S_MAX,
+    SHORT_TIMEOUT_S,
+    Connection,
+    duration,
+    new_id,
+)
 from sandbox_adapter.files import FileClient, FileReader
 from sandbox_adapter.v1 import (
     adapter_pb2,
@@ -195,6 +203,8 @@ class AdapterClient:
 
         Makes the id where none is given. A lost connection is answered by the
         same request again, which joins the call or gets its recorded result.
+        Raises `errors.InvalidRequest`, and sends nothing, where the request is
+        larger than a message may be.
         """
         custom = tool_pb2.CustomInput(
             name=name, json=json.dumps(arguments, ensure_ascii=False, allow_nan=False)
@@ -206,6 +216,7 @@ class AdapterClient:
             custom=custom,
             cancel_on_disconnect=cancel_on_disconnect,
         )
+        _refuse_oversize(request)
         answer: tool_pb2.CallToolResponse = await self._connection.repeat(
             self._tools.CallTool, request, timeout_s
         )
@@ -230,6 +241,7 @@ class AdapterClient:
         )
         field = type(typed).DESCRIPTOR.name.removesuffix("Input").lower()
         getattr(request, field).CopyFrom(typed)
+        _refuse_oversize(request)
         answer: tool_pb2.CallToolResponse = await self._connection.repeat(
             self._tools.CallTool, request, timeout_s
         )
@@ -259,3 +271,22 @@ class AdapterClient:
             self._tools.CancelCall, request, timeout_s
         )
         return answer.result
+
+
+def _refuse_oversize(request: tool_pb2.CallToolRequest) -> None:
+    # The transport would refuse it as well, but with neither a reason nor a way out.
+    count = request.ByteSize()
+    if count <= MESSAGE_BYTES_MAX:
+        return
+    bound = f"{MESSAGE_BYTES_MAX // (1024 * 1024)} MiB"
+    kind = request.WhichOneof("input") or ""
+    field = "custom.json" if kind == "custom" else kind
+    raise errors.InvalidRequest(
+        errors.Failure(
+            "INVALID_ARGUMENT",
+            f"the request has {count} bytes, over the {bound} of one message; "
+            "send less at a time, or use FileService, which takes larger contents",
+            "INVALID_ENVELOPE",
+            metadata={"field": field, "rule": f"must fit in a message of {bound}"},
+        )
+    )

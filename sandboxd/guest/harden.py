@@ -1,4 +1,4 @@
-"""What makes process 1 unassailable by its own children (security S1, S6, S11, B41).
+"""What makes process 1 unassailable by its own children (security S1, S6, S11; tool-cases B41).
 
 `container` only, in the order of `close`, before the first thread: the filter and
 "no new privileges" are per thread and inherited by those that come later.

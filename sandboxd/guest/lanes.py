@@ -2,7 +2,7 @@
 
 Three lanes, so that a full one never holds up another (security S17): `call` for
 the tools, `verb` for the file verbs, `control` for what must always be answered.
-All threads are started before the first command (architecture decision 14) and
+All threads are started before the first command (architecture.md 14) and
 end with the process.
 
 `cancel` is no op of a module: only the lanes know what waits and what runs. It

@@ -95,7 +95,7 @@ class Wire:
         for start in range(0, len(buffers), 64):
             waiting = [memoryview(buffer) for buffer in buffers[start : start + 64]]
             while waiting:
-                # Never SIGPIPE: process 1 leaves every signal at its default (S1).
+                # Never SIGPIPE: process 1 leaves every signal at its default (security S1).
                 sent = self._sock.sendmsg(waiting, [], socket.MSG_NOSIGNAL)
                 while waiting and sent >= len(waiting[0]):
                     sent -= len(waiting.pop(0))

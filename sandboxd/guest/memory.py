@@ -1,4 +1,4 @@
-"""Keeping the guest's memory as small as what it holds (architecture decision 14).
+"""Keeping the guest's memory as small as what it holds (architecture.md 14).
 
 glibc gives each thread an arena of its own, and the more large blocks a program
 frees, the larger the ones that it takes from there and never gives back. Twenty

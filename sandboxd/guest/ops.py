@@ -49,7 +49,7 @@ class Machine:
     env: dict[str, str] = field(default_factory=dict)
     """The session's environment, over the base; replaced as a whole by `configure`."""
     user: str = "sandbox"
-    """Name of the tool user, for `USER` and `LOGNAME`: the guest never asks NSS (S11)."""
+    """Name of the tool user, for `USER` and `LOGNAME`: the guest never asks NSS (security S11)."""
 
 
 class Request:

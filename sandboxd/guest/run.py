@@ -257,7 +257,7 @@ def _start_shell(request: Request, pipe: int, wake: Wake) -> tuple[Child, str, i
 
 
 def _script_file(script: bytes) -> int:
-    """The script in memory: not on stdin, which its commands would read (B17)."""
+    """The script in memory: not on stdin, which its commands would read (tool-cases B17)."""
     fd = os.memfd_create("script", os.MFD_CLOEXEC)
     try:
         view = memoryview(script)

@@ -15,6 +15,7 @@ import pytest
 
 from sandbox_adapter import errors
 from sandbox_adapter.client import AdapterClient, new_id
+from sandbox_adapter.connection import MESSAGE_BYTES_MAX
 from sandbox_adapter.v1 import (
     error_pb2,
     file_pb2,
@@ -63,7 +64,7 @@ class Scripted(
 
 @asynccontextmanager
 async def serving(socket: Path, service: Scripted) -> AsyncIterator[str]:
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)])
     tool_pb2_grpc.add_ToolServiceServicer_to_server(service, server)
     session_pb2_grpc.add_SessionServiceServicer_to_server(service, server)
     file_pb2_grpc.add_FileServiceServicer_to_server(service, server)
@@ -174,6 +175,46 @@ async def test_failures_that_waiting_cannot_help_are_not_repeated(tmp_path: Path
         with pytest.raises(errors.SessionFailed, match="it failed"):
             await client.call_tool("ses", "read", {})
     assert len(service.requests) == 1
+
+
+async def test_call_over_the_message_bound_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    async def handler(request: Any, context: Context) -> Any:
+        return done(request)
+
+    service = Scripted(handler)
+    # As JSON each of them has two bytes.
+    lines = "\n" * (11 * 1024 * 1024)
+    async with serving(tmp_path / "s", service) as target, AdapterClient(target) as client:
+        with pytest.raises(errors.InvalidRequest, match=r"20 MiB.*FileService") as by_json:
+            await client.call_tool("ses", "write", {"path": "a", "content": lines})
+        typed = tool_pb2.WriteInput(path="a", content=lines * 2)
+        with pytest.raises(errors.InvalidRequest, match=r"20 MiB.*FileService") as by_type:
+            await client.call_typed("ses", typed)
+    for caught, field in ((by_json, "custom.json"), (by_type, "write")):
+        assert caught.value.reason == "INVALID_ENVELOPE"
+        assert caught.value.failure.metadata == {
+            "field": field, "rule": "must fit in a message of 20 MiB"
+        }  # fmt: skip
+    assert service.requests == []
+
+
+async def test_call_of_exactly_the_message_bound_is_sent(tmp_path: Path) -> None:
+    async def handler(request: Any, context: Context) -> Any:
+        return done(request)
+
+    service = Scripted(handler)
+    typed = tool_pb2.WriteInput(content="x")
+    async with serving(tmp_path / "s", service) as target, AdapterClient(target) as client:
+        await client.call_typed("ses", typed, call_id="c")
+        # What stands around the content grows with the length of its lengths.
+        around = service.requests.pop().ByteSize() - 1
+        typed.content = "x" * (MESSAGE_BYTES_MAX - around - 2 * 3)
+        await client.call_typed("ses", typed, call_id="c")
+        assert service.requests.pop().ByteSize() == MESSAGE_BYTES_MAX
+        typed.content += "x"
+        with pytest.raises(errors.InvalidRequest):
+            await client.call_typed("ses", typed, call_id="c")
+    assert service.requests == []
 
 
 async def test_create_session_makes_an_id_and_keeps_it_across_repeats(tmp_path: Path) -> None:

@@ -128,6 +128,19 @@ async def test_unparsable_arguments_are_not_run_and_do_not_poison_the_history(
     assert not world.adapter.calls
 
 
+async def test_call_over_the_message_bound_is_fed_back(world: World) -> None:
+    # As JSON each of them has six bytes: 21 MiB, and in the model's reply seven.
+    content = "\x01" * (7 * 1024 * 1024 // 2)
+    turns = [
+        {"calls": [call("write", path="a", content=content), call("read", path="nope")]},
+        {"when": {"results": ["over the 20 MiB of one message", "Nothing was run"]}, "text": "ok"},
+    ]
+    chunking = {"fragment_chars": 1_000_000, "write_bytes": 1_000_000}
+    assert await world.run(turns, chunking=chunking) == 0
+    assert world.outcomes[0][1].ending == "NOT_RUN"
+    assert [name for _, name, _ in world.adapter.calls] == ["read"]
+
+
 async def test_calls_of_a_reply_cut_by_length_are_never_run(world: World) -> None:
     turns = [
         {"calls": [call("write", path="a", content="half")], "finish": "length"},

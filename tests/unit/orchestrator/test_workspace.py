@@ -9,7 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,10 +17,10 @@ import pytest
 
 from orchestrator.config import WorkspaceSettings
 from orchestrator.errors import WorkspaceError
-from orchestrator.sandbox import Sandbox
+from orchestrator.sandbox import Sandbox, TreeEntry
 from orchestrator.workspace.copy_in import copy_in
 from orchestrator.workspace.copy_out import CopyOut
-from orchestrator.workspace.host_tree import HostTree
+from orchestrator.workspace.host_tree import TAKEN, HostTree
 from orchestrator.workspace.names import Parts
 from orchestrator.workspace.snapshot import Snapshot
 from tests.unit.orchestrator.folder_adapter import FolderAdapter
@@ -337,6 +337,37 @@ async def test_changes_over_a_bound_are_refused(trip: Trip, bound: dict[str, int
     assert listing(trip.host) == {}
 
 
+async def test_preview_counts_the_total_as_the_copy_does(trip: Trip) -> None:
+    put(trip.host, {"b": "base"})
+    await trip.go_in()
+    put(trip.box, {"a": "x" * 40, "b": "y" * 40, "c": "z" * 40, "d": "w" * 20, "e": ""})
+    # It is refused, but was read all the same: it counts.
+    put(trip.host, {"b": "mine"})
+    trip.settings["out_bytes_max"] = 100
+    preview = await trip.come_out(dry_run=True)
+    out = await trip.come_out()
+    assert changes(preview) == changes(out) == [("added", "a"), ("added", "d"), ("added", "e")]
+    assert preview.bytes == out.bytes == 100
+    assert refused(preview) == refused(out)
+    assert refused(out)["c"] == "with it the changes are over 100 B in all"
+
+
+async def test_file_that_is_larger_than_listed_does_not_pass_the_total(trip: Trip) -> None:
+    await trip.go_in()
+    put(trip.box, {"a": "x" * 60, "b": "y" * 30})
+    listed = trip.sandbox.tree
+
+    async def understated() -> AsyncIterator[TreeEntry]:
+        async for entry in listed():
+            yield replace(entry, size=1)
+
+    trip.sandbox.tree = understated  # type: ignore[method-assign]
+    trip.settings["out_bytes_max"] = 50
+    out = await trip.come_out()
+    assert refused(out) == {"a": "with it the changes are over 50 B in all"}
+    assert listing(trip.host) == {"b": "y" * 30}
+
+
 async def test_unfinished_listing_removes_nothing(trip: Trip) -> None:
     put(trip.host, {f"f{n}": "x" for n in range(6)})
     await trip.go_in()
@@ -363,6 +394,43 @@ async def test_host_that_changed_meanwhile_is_a_conflict(trip: Trip) -> None:
     assert set(refused(out)) == set(refused(preview)) == {"a", "b", "c", "new"}
     assert all(fact.conflict for fact in out.refused)
     assert listing(trip.host) == mine
+
+
+async def test_preview_refuses_what_lies_in_a_directory_that_cannot_be_made(trip: Trip) -> None:
+    (trip.host / "outlink").symlink_to("/etc/passwd")
+    put(trip.host, {"gone/a": "1"})
+    await trip.go_in()
+    put(trip.box, {"outlink/f": "1", "outlink/d/f": "2", "late/f": "3", "gone/d/f": "4"})
+    # The first was there all the time and never went in; the second came meanwhile.
+    put(trip.host, {"late": "mine"})
+    (trip.host / "gone/a").unlink()
+    (trip.host / "gone").rmdir()
+    mine = listing(trip.host)
+    preview = await trip.come_out(dry_run=True)
+    out = await trip.come_out()
+    assert (changes(preview), changes(out)) == ([], [])
+    assert refused(preview) == refused(out)
+    assert set(refused(out)) == {
+        "outlink", "outlink/f", "outlink/d", "outlink/d/f", "late", "late/f", "gone/d", "gone/d/f"
+    }  # fmt: skip
+    assert refused(out)["outlink"] == refused(out)["late"] == TAKEN
+    assert listing(trip.host) == mine
+
+
+@pytest.mark.parametrize("made", ["file", "link"])
+async def test_place_that_the_host_has_taken_is_called_so_in_both_runs(
+    trip: Trip, made: str
+) -> None:
+    (trip.host / "outlink").symlink_to("/etc/passwd")
+    put(trip.host, {"d/a": "1"})
+    await trip.go_in()
+    if made == "file":
+        put(trip.box, {"outlink": "theirs"})
+    else:
+        (trip.box / "outlink").symlink_to("d/a")
+    preview = await trip.come_out(dry_run=True)
+    out = await trip.come_out()
+    assert refused(preview) == refused(out) == {"outlink": TAKEN}
 
 
 async def test_preview_names_the_conflict_in_a_directory_that_would_go(trip: Trip) -> None:
