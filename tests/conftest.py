@@ -10,6 +10,12 @@ import shutil
 import subprocess
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something about the machine, not about the code. CI judges a
+# change, so it tries the same examples each time; a person's runs look for new ones.
+settings.register_profile("project", deadline=None, derandomize=os.environ.get("CI") == "true")
+settings.load_profile("project")
 
 ENGINE_ANSWER_TIMEOUT_S = 10
 
