@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,9 @@ FINISHED_MAX: Final = 256
 KILL_ROUNDS_MAX: Final = 40
 """Sweeps of a tree that keeps growing, before everything is killed or survivors are named."""
 KILL_PAUSE_S: Final = 0.02
+QUICK_ROUNDS_MAX: Final = 3
+"""Rounds of making room in which the rest goes on; what outruns them is killed in a freeze."""
+FROZEN_ROUNDS_MAX: Final = 3
 JOBS_SPARED: Final = 16
 """Fewer background processes than these are never ended to make room for a command."""
 
@@ -164,14 +167,43 @@ class Calls:
             largest, count = None, len(traced.untraceable)
         if count < least or (largest is not None and not largest.finished):
             return 0
-        for _ in range(KILL_ROUNDS_MAX):
-            targets = traced.untraceable if largest is None else traced.of(largest)
+
+        def targets_of(traced: _Traced) -> list[Process]:
+            return traced.untraceable if largest is None else traced.of(largest)
+
+        for _ in range(QUICK_ROUNDS_MAX):
+            targets = targets_of(traced)
             if not targets:
-                break
+                return count
             self._kill_each(targets)
             time.sleep(KILL_PAUSE_S)
             traced = self._trace()
+        for _ in range(FROZEN_ROUNDS_MAX):
+            if not targets_of(traced):
+                break
+            self._kill_frozen(targets_of)
+            time.sleep(KILL_PAUSE_S)
+            traced = self._trace()
         return count
+
+    def _kill_frozen(self, targets_of: Callable[[_Traced], list[Process]]) -> None:
+        """Kills while nothing can fork: everything stops, the targets end, the rest goes on.
+
+        On a busy machine a bomb whose every process leads a session of its own
+        forks faster than it can be looked at.
+        """
+        stopped_before = [process for process in tree.scan().values() if process.state == "T"]
+        # Under the lock of starting: a child that is stopped between its fork and
+        # its exec would hold up whoever starts it, and with it that lock.
+        with CHILDREN.lock:
+            if not _signal_everything(signal.SIGSTOP):
+                return
+        try:
+            self._kill_each(targets_of(self._trace()))
+        finally:
+            _signal_everything(signal.SIGCONT)
+            for process in stopped_before:
+                tree.send(process, signal.SIGSTOP)
 
     def _kill_each(self, targets: Iterable[Process]) -> None:
         processes = list(targets)
@@ -192,13 +224,13 @@ class Calls:
                 return False
             if CHILDREN.leaders_locked() - {call.leader}:
                 return False
-            return _kill_everything()
+            return _signal_everything(signal.SIGKILL)
 
     def _sweep(self) -> None:
         with self._lock, CHILDREN.lock:
             for call in self._calls.values():
                 call.swept = True
-            _kill_everything()
+            _signal_everything(signal.SIGKILL)
 
     def _trace(self) -> _Traced:
         table = tree.scan()
@@ -271,12 +303,12 @@ def _signal_group(call: Call, number: int) -> None:
         return
 
 
-def _kill_everything() -> bool:
-    """Kills all of the pid namespace but its process 1, which must be the caller."""
+def _signal_everything(number: int) -> bool:
+    """Signals all of the pid namespace but its process 1, which must be the caller."""
     if os.getpid() != 1:
         return False
     try:
-        os.kill(-1, signal.SIGKILL)
+        os.kill(-1, number)
     except OSError:
         return False
     return True
