@@ -184,7 +184,8 @@ class Calls:
             self._kill_frozen(targets_of)
             time.sleep(KILL_PAUSE_S)
             traced = self._trace()
-        return count
+        # What is left was not ended, and the result must not say so.
+        return max(0, count - len(targets_of(traced)))
 
     def _kill_frozen(self, targets_of: Callable[[_Traced], list[Process]]) -> None:
         """Kills while nothing can fork: everything stops, the targets end, the rest goes on.

@@ -153,7 +153,9 @@ def test_run_leaves_no_descriptor_behind(shell: Shell) -> None:
         shell("a\0b")
     assert refused.value.reason == "INVALID_INPUT"
 
-    until(lambda: count() == before)
+    # The first count may hold the descriptor of a shell that was about to be reaped; a leak
+    # would be one for each of the forty commands.
+    until(lambda: count() <= before)
 
 
 def test_run_says_that_the_working_directory_is_gone(shell: Shell) -> None:
