@@ -21,6 +21,7 @@ from sandbox_adapter.connection import (
     RETRY_S_MAX,
     SHORT_TIMEOUT_S,
     Connection,
+    Credentials,
     duration,
     new_id,
 )
@@ -62,8 +63,14 @@ class AdapterClient:
 
     files: FileClient
 
-    def __init__(self, target: str, *, retry_s_max: float = RETRY_S_MAX) -> None:
-        self._connection = Connection(target, retry_s_max)
+    def __init__(
+        self,
+        target: str,
+        *,
+        retry_s_max: float = RETRY_S_MAX,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._connection = Connection(target, retry_s_max, credentials)
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
@@ -206,14 +213,33 @@ class AdapterClient:
         Raises `errors.InvalidRequest`, and sends nothing, where the request is
         larger than a message may be.
         """
-        custom = tool_pb2.CustomInput(
-            name=name, json=json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        return await self.call_json(
+            session_id,
+            name,
+            json.dumps(arguments, ensure_ascii=False, allow_nan=False),
+            call_id=call_id,
+            epoch=epoch,
+            cancel_on_disconnect=cancel_on_disconnect,
+            timeout_s=timeout_s,
         )
+
+    async def call_json(
+        self,
+        session_id: str,
+        name: str,
+        text: str,
+        *,
+        call_id: str | None = None,
+        epoch: int | None = None,
+        cancel_on_disconnect: bool = False,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> tool_pb2.CallToolResponse:
+        """As `call_tool`, with the input as JSON text, sent as it stands."""
         request = tool_pb2.CallToolRequest(
             session_id=session_id,
             call_id=call_id or new_id("call"),
             epoch=epoch,
-            custom=custom,
+            custom=tool_pb2.CustomInput(name=name, json=text),
             cancel_on_disconnect=cancel_on_disconnect,
         )
         _refuse_oversize(request)

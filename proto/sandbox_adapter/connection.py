@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -33,6 +34,23 @@ def new_id(prefix: str) -> str:
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
     digits = [_ALPHABET[number >> shift & 31] for shift in range(125, -5, -5)]
     return f"{prefix}_{''.join(digits)}"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a client shows an adapter, and by what it knows the adapter. Default: nothing."""
+
+    token: str = field(default="", repr=False)
+    """Bearer token, sent with every request. Empty: none."""
+    tls_ca: bytes | None = None
+    """PEM of the CA that signs the adapter's certificate. None: no TLS."""
+    tls_certificate: bytes | None = None
+    """PEM of the client's own certificate, for mutual TLS."""
+    tls_key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
 
 def _channel_options() -> list[tuple[str, int]]:
@@ -71,13 +89,21 @@ def _may_repeat(error: errors.AdapterError) -> bool:
 class Connection:
     """A channel to `target` (`HOST:PORT`, `unix:PATH`), open between enter and exit."""
 
-    def __init__(self, target: str, retry_s_max: float) -> None:
+    def __init__(
+        self, target: str, retry_s_max: float, credentials: Credentials | None = None
+    ) -> None:
         self._target = target
         self._retry_s_max = retry_s_max
+        self._credentials = credentials or Credentials()
         self._channel: grpc.aio.Channel | None = None
 
     async def __aenter__(self) -> Self:
-        self._channel = grpc.aio.insecure_channel(self._target, options=_channel_options())
+        shown = self._credentials
+        if shown.tls_ca is None:
+            self._channel = grpc.aio.insecure_channel(self._target, options=_channel_options())
+        else:
+            tls = grpc.ssl_channel_credentials(shown.tls_ca, shown.tls_key, shown.tls_certificate)
+            self._channel = grpc.aio.secure_channel(self._target, tls, options=_channel_options())
         return self
 
     async def __aexit__(
@@ -101,7 +127,7 @@ class Connection:
     ) -> Any:
         """Sends a request that must not be repeated."""
         try:
-            return await method(request, timeout=timeout_s)
+            return await method(request, timeout=timeout_s, metadata=self._credentials.metadata)
         except grpc.aio.AioRpcError as error:
             raise errors.from_rpc(error) from None
 
@@ -111,7 +137,7 @@ class Connection:
         """Sends a request that the contract allows to repeat, until `timeout_s` is over."""
 
         async def send(remaining_s: float) -> Any:
-            return await method(request, timeout=remaining_s)
+            return await method(request, timeout=remaining_s, metadata=self._credentials.metadata)
 
         return await self._attempts(send, timeout_s)
 
@@ -126,7 +152,7 @@ class Connection:
         """
 
         async def send(remaining_s: float) -> tuple[Any, AsyncIterator[Any], Any]:
-            stream = method(request, timeout=remaining_s)
+            stream = method(request, timeout=remaining_s, metadata=self._credentials.metadata)
             try:
                 messages = aiter(stream)
                 first = await anext(messages, None)

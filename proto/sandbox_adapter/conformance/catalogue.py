@@ -1,0 +1,59 @@
+"""All rules, in the order in which they are judged and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Final
+
+from sandbox_adapter.conformance import vectors
+from sandbox_adapter.conformance.rule import Rule
+from sandbox_adapter.conformance.rules import (
+    adapter,
+    bash,
+    calls,
+    edit,
+    files,
+    glob,
+    grep,
+    inputs,
+    isolation,
+    read,
+    sessions,
+    versions,
+    write,
+)
+
+MODULES: Final[tuple[ModuleType, ...]] = (
+    *(adapter, sessions, calls),
+    *(read, write, edit, versions, bash, grep, glob, inputs),
+    *(files, isolation),
+)
+VECTORS: Final = ("read.json", "write.json", "edit.json", "bash.json", "grep.json", "glob.json")
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule. Raises `ValueError` where two share an id."""
+    found = list(_declared())
+    for name in VECTORS:
+        found += vectors.load(name)
+    # By area, in the order in which the areas first appear; stable within.
+    areas = list(dict.fromkeys(rule.area for rule in found))
+    found.sort(key=lambda rule: areas.index(rule.area))
+    seen: set[str] = set()
+    for rule in found:
+        if rule.id in seen:
+            raise ValueError(f"two rules have the id {rule.id}")
+        seen.add(rule.id)
+    return tuple(found)
+
+
+def _declared() -> Iterator[Rule]:
+    """Rules of the modules: values of a module's own, and lists of them named RULES."""
+    for module in MODULES:
+        for value in vars(module).values():
+            if isinstance(value, Rule):
+                yield value
+        yield from getattr(module, "RULES", ())

@@ -1,0 +1,102 @@
+"""What rules say about an answer: each check raises `Broken` with both sides."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sandbox_adapter.conformance.outcome import Broken
+from sandbox_adapter.v1 import error_pb2, tool_pb2
+
+SHOWN_CHARS: Final = 200
+"""Most characters of a value that a message shows."""
+
+
+def holds(condition: bool, text: str) -> None:
+    """`text` says what is wrong where the condition is false."""
+    if not condition:
+        raise Broken(text)
+
+
+def equal(actual: Any, expected: Any, what: str) -> None:
+    if actual == expected and type(actual) is type(expected):
+        return
+    if isinstance(actual, str | bytes) and type(actual) is type(expected):
+        at = _first_difference(actual, expected)
+        if at > SHOWN_CHARS // 2:
+            from_ = at - SHOWN_CHARS // 4
+            raise Broken(
+                f"{what}: differs at {at} of {len(actual)} (expected {len(expected)}): "
+                f"…{shown(actual[from_:])}, expected …{shown(expected[from_:])}"
+            )
+    if actual != expected:
+        raise Broken(f"{what}: {shown(actual)}, expected {shown(expected)}")
+
+
+def ending_is(result: tool_pb2.ToolResult, name: str) -> None:
+    equal(tool_pb2.Ending.Name(result.ending).removeprefix("ENDING_"), name, "ending")
+
+
+def fine(result: tool_pb2.ToolResult, text: str | None = None) -> tool_pb2.ToolResult:
+    """The tool did its work, and said just `text` where that is given."""
+    if result.is_error:
+        raise Broken(f"refused as {reason_of(result)}: {shown(result.text)}")
+    if text is not None:
+        equal(result.text, text, "text")
+    return result
+
+
+def refused(
+    result: tool_pb2.ToolResult, reason: str, text: str | None = None
+) -> tool_pb2.ToolResult:
+    """The tool failed for this reason, as a result, with a text that a model can use."""
+    if not result.is_error:
+        raise Broken(f"not refused ({reason} expected): {shown(result.text)}")
+    equal(reason_of(result), reason, f"reason (text: {shown(result.text)})")
+    ending_is(result, "COMPLETED")
+    if text is not None:
+        equal(result.text, text, "text")
+    holds(bool(result.text.strip()), "a refusal without a text")
+    return result
+
+
+def exited(result: tool_pb2.ToolResult, code: int, text: str | None = None) -> None:
+    """A command ran and ended with this code."""
+    fine(result, text)
+    ending_is(result, "EXITED")
+    equal(result.exit_code, code, "exit code")
+
+
+def says(text: str, *parts: str) -> None:
+    """Each part stands somewhere in the text."""
+    for part in parts:
+        holds(part in text, f"{shown(part)} is missing in {shown(text)}")
+
+
+def reason_of(result: tool_pb2.ToolResult) -> str:
+    if result.reason not in error_pb2.Reason.values():
+        return f"number {result.reason}"
+    return error_pb2.Reason.Name(result.reason).removeprefix("REASON_")
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: escaped, of bounded length."""
+    text = ascii(value) if isinstance(value, str | bytes) else repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
+
+
+def _first_difference(actual: str | bytes, expected: str | bytes) -> int:
+    for at, (a, b) in enumerate(zip(actual, expected, strict=False)):
+        if a != b:
+            return at
+    return min(len(actual), len(expected))
+
+
+def well_formed(result: tool_pb2.ToolResult) -> None:
+    """What holds for every result of every tool (contract.md 4)."""
+    holds("\0" not in result.text, "the text holds NUL")
+    holds(result.ending != tool_pb2.ENDING_UNSPECIFIED, "a result without an ending")
+    holds(result.generation >= 1, "a result without a generation")
+    holds(result.HasField("started_at"), "a result without the time of its start")
+    holds(result.HasField("duration"), "a result without its duration")
+    if result.is_error:
+        holds(result.reason != error_pb2.REASON_UNSPECIFIED, "a failure without a reason")

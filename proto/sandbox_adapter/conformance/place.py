@@ -1,0 +1,232 @@
+"""Where a rule runs: a folder of its own in a session, with the six tools at hand.
+
+Fixtures are made with what the adapter claims: FileService where it has one,
+otherwise the write tool, otherwise a shell. Where none of them can make what a
+rule needs, the rule is `Uncheckable`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any, Final
+
+from sandbox_adapter import errors
+from sandbox_adapter.client import AdapterClient, TypedInput
+from sandbox_adapter.conformance import expect
+from sandbox_adapter.conformance.outcome import Broken, Uncheckable
+from sandbox_adapter.conformance.target import Target
+from sandbox_adapter.v1 import adapter_pb2, error_pb2, session_pb2, tool_pb2
+
+_OCTAL_BYTES: Final = 4_096
+"""Bytes that one `printf` of the shell makes."""
+
+
+class Place:
+    """A folder that only one rule uses, in the shared session or one of its own."""
+
+    def __init__(self, target: Target, session: session_pb2.Session, folder: str) -> None:
+        self.target = target
+        self.session = session
+        self.folder = folder
+        """Absolute path in the sandbox. It exists only once something was put there."""
+
+    @property
+    def client(self) -> AdapterClient:
+        return self.target.client
+
+    @property
+    def session_id(self) -> str:
+        return self.session.session_id
+
+    @property
+    def workdir(self) -> str:
+        return self.session.effective.working_directory
+
+    @property
+    def has_files(self) -> bool:
+        """Whether FileService can be used."""
+        return self.target.claims(adapter_pb2.CAPABILITY_FILES)
+
+    @property
+    def is_root(self) -> bool:
+        return self.session.effective.uid == 0
+
+    def at(self, name: str) -> str:
+        """The absolute path of a name in the folder."""
+        return f"{self.folder}/{name}"
+
+    def below(self, name: str) -> Place:
+        """A place of the same rule, one folder down."""
+        return Place(self.target, self.session, self.at(name))
+
+    # --- Tools ---------------------------------------------------------------
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any], *, call_id: str | None = None
+    ) -> tool_pb2.ToolResult:
+        """Runs a tool with JSON input, checks what every result must keep, returns it."""
+        answer = await self.client.call_tool(self.session_id, tool, arguments, call_id=call_id)
+        expect.well_formed(answer.result)
+        return answer.result
+
+    async def call_json(self, tool: str, text: str) -> tool_pb2.ToolResult:
+        """Runs a tool with JSON text as it stands, valid or not."""
+        answer = await self.client.call_json(self.session_id, tool, text)
+        expect.well_formed(answer.result)
+        return answer.result
+
+    async def call_typed(self, typed: TypedInput) -> tool_pb2.ToolResult:
+        answer = await self.client.call_typed(self.session_id, typed)
+        expect.well_formed(answer.result)
+        return answer.result
+
+    async def read(self, name: str, **arguments: Any) -> tool_pb2.ToolResult:
+        return await self.call("read", {"path": self.at(name), **arguments})
+
+    async def write(self, name: str, content: str, **arguments: Any) -> tool_pb2.ToolResult:
+        return await self.call("write", {"path": self.at(name), "content": content, **arguments})
+
+    async def edit(
+        self, name: str, old_text: str, new_text: str, **arguments: Any
+    ) -> tool_pb2.ToolResult:
+        fields = {"path": self.at(name), "oldText": old_text, "newText": new_text, **arguments}
+        return await self.call("edit", fields)
+
+    async def bash(self, command: str, **arguments: Any) -> tool_pb2.ToolResult:
+        """Runs a command in the session's working directory. Needs a shell."""
+        result = await self.call("bash", {"command": command, **arguments})
+        if result.is_error and result.reason == error_pb2.REASON_SHELL_MISSING:
+            raise Uncheckable("the sandbox has no shell")
+        return result
+
+    async def bash_here(self, command: str, **arguments: Any) -> tool_pb2.ToolResult:
+        """Runs a command in this place's folder, which is made first."""
+        folder = shlex.quote(self.folder)
+        return await self.bash(
+            f"mkdir -p {folder} && cd {folder} || exit 99\n{command}", **arguments
+        )
+
+    async def grep(self, pattern: str, name: str = "", **arguments: Any) -> tool_pb2.ToolResult:
+        """Searches the folder, or what `name` leads to in it."""
+        fields = {"pattern": pattern, "path": self.at(name) if name else self.folder, **arguments}
+        return await self.call("grep", fields)
+
+    async def glob(self, pattern: str, name: str = "", **arguments: Any) -> tool_pb2.ToolResult:
+        fields = {"pattern": pattern, "path": self.at(name) if name else self.folder, **arguments}
+        return await self.call("glob", fields)
+
+    # --- Fixtures ------------------------------------------------------------
+
+    async def put(self, name: str, content: bytes | str, mode: int | None = None) -> str:
+        """Makes a file with just these bytes, parents included; returns its path."""
+        data = content.encode() if isinstance(content, str) else content
+        path = self.at(name)
+        if self.has_files:
+            await self.client.files.write(self.session_id, path, data, mode=mode, make_parents=True)
+        elif not await self._put_as_text(path, data):
+            await self._put_by_shell(path, data)
+        if mode is not None and not self.has_files:
+            await self.shell(f"chmod {mode:o} {shlex.quote(path)}")
+        return path
+
+    async def content(self, name: str) -> bytes:
+        """The bytes of a file, by another way than the tool under test where there is one."""
+        path = self.at(name)
+        if self.has_files:
+            parts = bytearray()
+            async with self.client.files.read(self.session_id, path) as reader:
+                async for data in reader:
+                    parts += data
+            return bytes(parts)
+        text = await self.shell(f"od -An -v -tx1 < {shlex.quote(path)}")
+        return bytes.fromhex(text)
+
+    async def exists(self, name: str) -> bool:
+        """Whether anything is at the path, a dangling link included."""
+        path = self.at(name)
+        if self.has_files:
+            try:
+                await self.client.files.stat(self.session_id, path, no_follow=True)
+            except errors.FileNotFound:
+                return False
+            return True
+        quoted = shlex.quote(path)
+        answer = await self.shell(f"[ -e {quoted} ] || [ -L {quoted} ] && echo yes || echo no")
+        return answer.strip() == "yes"
+
+    async def mode(self, name: str) -> int:
+        """Permission bits of what the path leads to."""
+        path = self.at(name)
+        if self.has_files:
+            return (await self.client.files.stat(self.session_id, path)).mode
+        return int(await self.shell(f"stat -L -c %a {shlex.quote(path)}"), 8)
+
+    async def link(self, name: str, to: str) -> str:
+        """Makes a symbolic link that points to `to`, as it stands."""
+        await self.make_folder()
+        await self.shell(f"ln -s {shlex.quote(to)} {shlex.quote(self.at(name))}")
+        return self.at(name)
+
+    async def fifo(self, name: str) -> str:
+        await self.make_folder()
+        await self.shell(f"mkfifo {shlex.quote(self.at(name))}")
+        return self.at(name)
+
+    async def make_folder(self, name: str = "", mode: int | None = None) -> str:
+        """Makes a directory with its parents."""
+        path = self.at(name) if name else self.folder
+        if self.has_files:
+            await self.client.files.make_directory(self.session_id, path, mode=mode)
+        else:
+            await self.shell(f"mkdir -p {shlex.quote(path)}")
+            if mode is not None:
+                await self.shell(f"chmod {mode:o} {shlex.quote(path)}")
+        return path
+
+    async def shell(self, script: str) -> str:
+        """The output of a script that makes or looks at a fixture.
+
+        Raises `Uncheckable` where there is no shell, or no such command in it.
+        """
+        result = await self.bash(script)
+        if result.exit_code != 0:
+            raise Uncheckable(f"a fixture could not be made: {expect.shown(result.text)}")
+        return "" if result.text == "(no output)" else result.text
+
+    async def require(self, *commands: str) -> None:
+        """Raises `Uncheckable` where the sandbox lacks one of these commands."""
+        for command in commands:
+            found = await self.bash(f"command -v {shlex.quote(command)} >/dev/null 2>&1")
+            if found.exit_code != 0:
+                raise Uncheckable(f"the sandbox has no command `{command}`")
+
+    def require_permissions(self) -> None:
+        """Raises `Uncheckable` where permission bits do not stop the tools' user."""
+        if self.is_root:
+            raise Uncheckable("the tools run as root, whom permission bits do not stop")
+
+    async def _put_as_text(self, path: str, data: bytes) -> bool:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return False
+        if len(data) > self.target.limits.write_bytes_max:
+            return False
+        result = await self.call("write", {"path": path, "content": text})
+        if result.is_error:
+            raise Broken(f"write refused a fixture: {expect.shown(result.text)}")
+        return True
+
+    async def _put_by_shell(self, path: str, data: bytes) -> None:
+        quoted = shlex.quote(path)
+        lines = [f"mkdir -p {shlex.quote(path.rpartition('/')[0])} && : > {quoted}"]
+        for at in range(0, len(data), _OCTAL_BYTES):
+            octal = "".join(f"\\{byte:03o}" for byte in data[at : at + _OCTAL_BYTES])
+            lines.append(f"printf '{octal}' >> {quoted}")
+        await self.shell("\n".join(lines))
+
+
+def to_json(arguments: dict[str, Any]) -> str:
+    """JSON of an input as clients send it; lone surrogates stay as escapes."""
+    return json.dumps(arguments, ensure_ascii=True)

@@ -1,0 +1,1 @@
+"""The rules that are code, one module for each area."""
