@@ -89,6 +89,11 @@ class AdapterClient:
     ) -> None:
         await self._connection.__aexit__(kind, error, trace)
 
+    @property
+    def connection(self) -> Connection:
+        """The connection, for requests that this class does not wrap, or would repeat."""
+        return self._connection
+
     # --- AdapterService ------------------------------------------------------
 
     async def get_info(self, *, timeout_s: float = SHORT_TIMEOUT_S) -> adapter_pb2.GetInfoResponse:

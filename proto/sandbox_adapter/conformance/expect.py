@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from sandbox_adapter import errors
 from sandbox_adapter.conformance.outcome import Broken
 from sandbox_adapter.v1 import error_pb2, tool_pb2
 
@@ -59,6 +62,21 @@ def refused(
     return result
 
 
+@contextmanager
+def fails(status: str, *reasons: str) -> Iterator[None]:
+    """The request in the block fails with this status and one of these reasons."""
+    try:
+        yield
+    except errors.AdapterError as error:
+        equal(error.status, status, f"status (reason {error.reason or 'none'}, text {error})")
+        if error.reason not in reasons:
+            raise Broken(
+                f"reason {error.reason or 'none'}, expected {' or '.join(reasons)}"
+            ) from None
+        return
+    raise Broken(f"it succeeded; {status} ({' or '.join(reasons)}) was expected")
+
+
 def exited(result: tool_pb2.ToolResult, code: int, text: str | None = None) -> None:
     """A command ran and ended with this code."""
     fine(result, text)
@@ -79,8 +97,8 @@ def reason_of(result: tool_pb2.ToolResult) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: escaped, of bounded length."""
-    text = ascii(value) if isinstance(value, str | bytes) else repr(value)
+    """A value as a message shows it: on one line, escaped, of bounded length."""
+    text = ascii(value) if isinstance(value, str | bytes) else " ".join(repr(value).split())
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
 
 

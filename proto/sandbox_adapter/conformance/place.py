@@ -7,6 +7,7 @@ rule needs, the rule is `Uncheckable`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from typing import Any, Final
@@ -95,7 +96,10 @@ class Place:
 
     async def bash(self, command: str, **arguments: Any) -> tool_pb2.ToolResult:
         """Runs a command in the session's working directory. Needs a shell."""
-        result = await self.call("bash", {"command": command, **arguments})
+        return self.with_shell(await self.call("bash", {"command": command, **arguments}))
+
+    def with_shell(self, result: tool_pb2.ToolResult) -> tool_pb2.ToolResult:
+        """The result. Raises `Uncheckable` where it says that there is no shell."""
         if result.is_error and result.reason == error_pb2.REASON_SHELL_MISSING:
             raise Uncheckable("the sandbox has no shell")
         return result
@@ -154,6 +158,14 @@ class Place:
         quoted = shlex.quote(path)
         answer = await self.shell(f"[ -e {quoted} ] || [ -L {quoted} ] && echo yes || echo no")
         return answer.strip() == "yes"
+
+    async def until_made(self, name: str, running: asyncio.Task[tool_pb2.ToolResult]) -> None:
+        """Waits until a running command has made a file. Raises where it ends without."""
+        while not (await self.call("glob", {"pattern": name, "path": self.folder})).glob.paths:
+            if running.done():
+                text = running.result().text
+                raise Broken(f"the command ended before it should: {expect.shown(text)}")
+            await asyncio.sleep(0.05)
 
     async def mode(self, name: str) -> int:
         """Permission bits of what the path leads to."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from sandbox_adapter import errors
 from sandbox_adapter.client import AdapterClient, new_id
-from sandbox_adapter.v1 import adapter_pb2, session_pb2
+from sandbox_adapter.v1 import adapter_pb2, session_pb2, session_pb2_grpc, tool_pb2_grpc
+
+SEND_S: Final = 60.0
+"""Deadline of one request that is sent once."""
 
 
 class Target:
@@ -25,6 +28,9 @@ class Target:
         self.client = client
         self.info = info
         self.profile = profile
+        channel = client.connection.channel
+        self.sessions = session_pb2_grpc.SessionServiceStub(channel)
+        self.tools = tool_pb2_grpc.ToolServiceStub(channel)
         self._shared: session_pb2.Session | None = None
         # Held while the shared session is made or looked after, so that rules that
         # start together do not make two.
@@ -36,6 +42,15 @@ class Target:
     @property
     def limits(self) -> adapter_pb2.Limits:
         return self.info.limits
+
+    async def send(
+        self, method: Callable[..., Awaitable[Any]], request: object, timeout_s: float = SEND_S
+    ) -> Any:
+        """Sends a request once, as it stands; the client would repeat it or mend it.
+
+        `method` is one of a stub, such as `target.sessions.CreateSession`.
+        """
+        return await self.client.connection.once(method, request, timeout_s)
 
     async def shared_session(self) -> session_pb2.Session:
         """The session of all rules that harm none."""
