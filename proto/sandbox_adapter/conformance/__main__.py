@@ -24,7 +24,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 CONNECT_S: Final = 30.0
-"""Time that the adapter gets for its first answer."""
+"""Time that the adapter gets for its first answer, unless the caller says otherwise."""
 
 EPILOG = """\
 outcomes: `pass`, `fail`, `not claimed` (a capability that GetInfo does not list),
@@ -71,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"rules judged at a time, 1 to 16; default: {JOBS_DEFAULT}",
     )
+    parser.add_argument(
+        "--connect-timeout",
+        type=float,
+        default=CONNECT_S,
+        metavar="S",
+        help=f"seconds that the adapter gets for its first answer; default: {CONNECT_S:.0f}",
+    )
     parser.add_argument("--list", action="store_true", help="list the rules and judge nothing")
     access = parser.add_argument_group("access")
     access.add_argument("--token-file", type=Path, metavar="F", help="file with a bearer token")
@@ -93,6 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.target:
             raise _Usage("--target is missing: give HOST:PORT or unix:PATH")
         credentials = _credentials(options)
+        for path in (options.junit, options.json):
+            _must_be_writable(path)
         known = {}
         if options.known_differences is not None:
             every = {rule.id for rule in all_rules()}
@@ -146,6 +155,17 @@ def _content(path: Path | None) -> bytes | None:
         raise _Usage(f"cannot read `{path}`: {error.strerror}") from None
 
 
+def _must_be_writable(path: Path | None) -> None:
+    # Found out now: a report that cannot be written would lose a whole run.
+    if path is None:
+        return
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise _Usage(f"cannot write `{path}`: {error.strerror}") from None
+
+
 async def _run(
     options: argparse.Namespace,
     rules: list[Rule],
@@ -157,7 +177,7 @@ async def _run(
     started_at, begun = datetime.now(UTC), time.monotonic()
     async with AdapterClient(options.target, credentials=credentials) as client:
         try:
-            info = await client.get_info(timeout_s=CONNECT_S)
+            info = await client.get_info(timeout_s=options.connect_timeout)
         except errors.AdapterError as error:
             print(f"conformance: {options.target} does not answer: {error}", file=sys.stderr)
             return EXIT_UNREACHABLE

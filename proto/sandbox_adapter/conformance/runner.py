@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import count
@@ -47,7 +47,7 @@ class Runner:
         self.running: set[str] = set()
         """Ids of the rules that are being judged, for progress."""
 
-    async def run(self, rules: Sequence[Rule]) -> AsyncIterator[Verdict]:
+    async def run(self, rules: Sequence[Rule]) -> AsyncGenerator[Verdict, None]:
         """Verdicts in the order of `rules`."""
         tasks = [asyncio.ensure_future(self._judge(rule)) for rule in rules]
         try:

@@ -60,10 +60,11 @@ def load(name: str) -> list[Rule]:
     """The rules of one vector file, such as `read.json`."""
     text = (resources.files(__package__) / "vectors" / name).read_text(encoding="utf-8")
     content = json.loads(text)
-    return [_rule(vector, name) for vector in content["vectors"]]
+    return [rule_of(vector, name) for vector in content["vectors"]]
 
 
-def _rule(vector: Vector, name: str) -> Rule:
+def rule_of(vector: Vector, name: str) -> Rule:
+    """The rule that a vector of the file `name` is. Raises `BadVector`."""
     where = f"{name}: {vector.get('id')}"
     if unknown := set(vector) - _VECTOR_KEYS:
         raise BadVector(f"{where}: unknown keys {sorted(unknown)}")
@@ -101,6 +102,7 @@ async def _judge(vector: Vector, place: Place, *, typed: bool) -> None:
             result = await place.call_typed(message)
         else:
             result = await place.call(call["tool"], arguments)
+        place.with_shell(result)
         try:
             _compare(result, _in_folder(call["expect"], place.folder))
         except Broken as broken:
