@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from orchestrator.store.base import Entry
 
 FORMAT_VERSION: Final = 1
 BUSY_TIMEOUT_MS: Final = 30_000
+BUSY_RETRY_S: Final = 0.01
 
 # The triggers make "append-only" a property of the file, not of this program.
 _SCHEMA: Final = """
@@ -142,7 +144,11 @@ class SqliteLog:
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        # Not opened again: closing a second descriptor would drop the locks that other
+        # connections of this process hold.
+        pass
     except OSError as error:
         raise StoreError(f"cannot open the log `{path}`: {error.strerror}") from None
     database = None
@@ -159,7 +165,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    database.execute("PRAGMA journal_mode = WAL")
+    _keep_a_write_ahead_log(database)
     # FULL: an accepted event outlives a power cut, not only the death of a process.
     database.execute("PRAGMA synchronous = FULL")
     database.execute("PRAGMA foreign_keys = ON")
@@ -179,6 +185,21 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     except BaseException:
         database.execute("ROLLBACK")
         raise
+
+
+def _keep_a_write_ahead_log(database: sqlite3.Connection) -> None:
+    # Of several that make a file at the same moment, SQLite lets only one change the mode
+    # and refuses the others at once: its own waiting does not cover that step.
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(BUSY_RETRY_S)
+        else:
+            return
 
 
 def _statements(script: str) -> list[str]:
