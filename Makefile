@@ -12,7 +12,7 @@ STATIC := check-format check-lint check-types check-imports check-generated \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check static $(STATIC) format generate baseline requirements unit engine \
-	images test test-load demo clean
+	images test test-load conformance demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ engine: ## find a container engine, or install and start one
 
 images: setup engine ## build the toolbox and the base image; nothing to do, nothing done
 	@$(BIN)/python images/build.py
+
+conformance: setup images ## the kit against every kind of sandbox, as a table
+	@$(BIN)/python tests/conformance/run.py
 
 test-load: setup images ## ten thousand calls, files of gigabytes, a tree of 50,000 files, in containers
 	@$(BIN)/python tests/load/run.py

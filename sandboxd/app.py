@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from sandboxd import __version__, limits, log
 from sandboxd.backends.base import Backend
-from sandboxd.config import Settings
+from sandboxd.config import GVISOR_PIDS_MIN, Settings, short_of_pids
 from sandboxd.errors import EXIT_CONFIG, EXIT_UNSAFE, StartupError
 from sandboxd.metrics import Metrics, MetricsServer
 from sandboxd.rpc import address
@@ -82,6 +82,8 @@ async def serve(settings: Settings, announce: Announce, warn: Announce) -> int:
     listen, metrics_at = _addresses(settings)
     if settings.backend == "local":
         _require_unsafe_local(settings, warn)
+    else:
+        _warn_of_pids(settings)
     signals = _Signals()
     metrics = Metrics()
     metrics.build_info(__version__, settings.backend)
@@ -167,6 +169,17 @@ def _require_unsafe_local(settings: Settings, warn: Announce) -> None:
             "the local backend isolates nothing; it needs `--allow-unsafe-local`", EXIT_UNSAFE
         )
     warn(LOCAL_WARNING)
+
+
+def _warn_of_pids(settings: Settings) -> None:
+    for profile in short_of_pids(settings):
+        _LOG.warning(
+            "pids is low: gVisor's own threads count, a busy session will lose its sandbox",
+            profile=profile.name,
+            runtime=profile.runtime,
+            pids=profile.pids,
+            pids_at_least=GVISOR_PIDS_MIN,
+        )
 
 
 async def _drain(settings: Settings, parts: Parts) -> None:

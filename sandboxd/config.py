@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,6 +22,11 @@ DEFAULT_LISTEN = "127.0.0.1:50051"
 DEFAULT_METRICS = "127.0.0.1:9464"
 
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400, allow_inf_nan=False)]
+GVISOR_PIDS_MIN: Final = 8192
+"""What a gVisor profile's `pids` should be at least. The engine counts gVisor's own threads,
+which are some 70 without and 10 with each process inside, on its ptrace platform, and beyond
+the limit it dies. Measured: 16 parallel calls that start processes without pause took 4,600."""
+_GVISOR: Final = re.compile(r"runsc|gvisor", re.IGNORECASE)
 _MIB = limits.MIB
 
 
@@ -51,7 +56,7 @@ class ProfileSettings(_Settings):
     """Memory and swap together."""
     cpus: Annotated[float, Field(gt=0, le=1024, allow_inf_nan=False)] = 2.0
     pids: int = Field(default=512, ge=32, le=1_000_000)
-    """Processes and threads, the guest's own (about 25) included."""
+    """Processes and threads, the guest's own (about 25) included. See `GVISOR_PIDS_MIN`."""
     tmp: ByteSize = _size(512 * _MIB, limits.SPILL_TOTAL_BYTES_MAX)
     """Size of `/tmp`, in memory. What commands spill lies there too."""
     shm: ByteSize = _size(64 * _MIB, _MIB)
@@ -62,6 +67,9 @@ class ProfileSettings(_Settings):
     read_only_root: bool = True
     writable_tmpfs: tuple[str, ...] = ("/run", "/var/tmp")
     """Further tmpfs mounts, 64 MiB each."""
+    search: Literal["auto", "ripgrep", "grep"] = "auto"
+    """What searches contents. `ripgrep`: the toolbox's, or with `local` the host's. `grep`:
+    the image's own POSIX grep. `auto`: ripgrep, or grep where there is none."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment of every command, under the session's own."""
     idle_timeout_s: Seconds = 30 * 60.0
@@ -157,6 +165,15 @@ class Settings(_Settings):
         if self.default_profile not in self.profiles:
             raise ValueError(f"`default_profile` names no profile: `{self.default_profile}`")
         return self
+
+
+def short_of_pids(settings: Settings) -> list[ProfileSettings]:
+    """Profiles whose sandboxes gVisor would lose when they are busy: see `GVISOR_PIDS_MIN`."""
+    return [
+        profile
+        for profile in settings.profiles.values()
+        if _GVISOR.search(profile.runtime) and profile.pids < GVISOR_PIDS_MIN
+    ]
 
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:

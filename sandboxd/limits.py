@@ -26,6 +26,8 @@ BASH_BYTES_MAX: Final = 50 * KIB
 GREP_MATCHES_MAX: Final = 100
 GREP_LINE_CHARS_MAX: Final = 500
 GLOB_PATHS_MAX: Final = 1_000
+GLOB_ENTRIES_MAX: Final = 1_000_000
+"""Names that one glob looks at; beyond it the paths found so far are the result, which says so."""
 SEARCH_TIMEOUT_S: Final = 30.0
 """Time of one grep or glob; beyond it the rows found so far are the result."""
 
@@ -35,6 +37,9 @@ WRITE_BYTES_MAX: Final = 16 * MIB
 EDIT_FILE_BYTES_MAX: Final = 64 * MIB
 BASH_TIMEOUT_DEFAULT_S: Final = 120.0
 BASH_TIMEOUT_MAX_S: Final = 3_600.0
+
+VERSION_BYTES_MAX: Final = 64
+"""A file version, which is ASCII; the contract's own bound."""
 
 # --- Commands. Enforced by the guest. ----------------------------------------
 

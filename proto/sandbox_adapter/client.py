@@ -221,7 +221,7 @@ class AdapterClient:
         return await self.call_json(
             session_id,
             name,
-            json.dumps(arguments, ensure_ascii=False, allow_nan=False),
+            _json(arguments),
             call_id=call_id,
             epoch=epoch,
             cancel_on_disconnect=cancel_on_disconnect,
@@ -302,6 +302,16 @@ class AdapterClient:
             self._tools.CancelCall, request, timeout_s
         )
         return answer.result
+
+
+def _json(arguments: Mapping[str, Any]) -> str:
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        # A lone surrogate travels as its escape: it is the tool's to refuse, in a result.
+        return json.dumps(arguments, allow_nan=False)
+    return text
 
 
 def _refuse_oversize(request: tool_pb2.CallToolRequest) -> None:

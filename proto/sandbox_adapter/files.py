@@ -88,6 +88,8 @@ class FileClient:
     ) -> file_pb2.WriteFileResponse:
         """Creates or replaces a file. Never repeated: it carries no id.
 
+        `expected_version` is one that an answer or a tool's result gave, or `absent`.
+        Raises `errors.VersionConflict` where the file is not at it.
         What `content` raises is raised here, and the file is not changed.
         """
         header = file_pb2.WriteFileHeader(

@@ -52,6 +52,12 @@ class ContainerCgroup:
                 return False
             time.sleep(SWEEP_REST_S)
 
+    def remove_empty(self) -> None:
+        """Removes folders without processes, which a runtime leaves where its start failed."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):  # in use, or gone already
+                folder.rmdir()
+
     def pids(self) -> set[int]:
         found: set[int] = set()
         for folder in self.folders:

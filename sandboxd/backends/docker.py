@@ -25,6 +25,7 @@ from sandboxd.backends.docker_spec import (
     LABEL_GENERATION,
     LABEL_RESOURCE,
     LABEL_WORKER,
+    USER_NAME,
     WORKSPACE,
     ImageFacts,
     Placement,
@@ -44,6 +45,7 @@ from sandboxd.backends.engine import (
 )
 from sandboxd.backends.folders import SessionFolders
 from sandboxd.backends.hello import Expected, digest_of, new_secret
+from sandboxd.backends.image_user import ImageUser, ImageUsers
 from sandboxd.backends.listener import Listener
 from sandboxd.backends.phases import Phases
 from sandboxd.backends.pidfd import WatchedProcess
@@ -81,6 +83,7 @@ class DockerBackend:
         self._engine = Engine(
             metrics, short_s=settings.engine_timeout_s, pull_s=settings.pull_timeout_s
         )
+        self._image_users = ImageUsers(self._engine)
         self._folders = SessionFolders(settings.state_dir)
         self._sandboxes: dict[str, GuestSandbox] = {}
         self._cgroups: dict[str, ContainerCgroup] = {}
@@ -218,15 +221,19 @@ class DockerBackend:
     async def _create(self, spec: SandboxSpec, phases: Phases) -> GuestSandbox:
         with phases.phase("pull"):
             image = await self._image(spec.profile.image)
+            account = None
+            if spec.profile.user == "image":
+                labels = {LABEL_WORKER: self._worker, LABEL_RESOURCE: spec.resource_id}
+                account = await self._image_users.of(image, labels)
         uid, gid = identity.user_of(
-            spec.profile.user, image.user, self._uid, allow_root=spec.profile.allow_root
+            spec.profile.user, account, self._uid, allow_root=spec.profile.allow_root
         )
         facts = _facts(spec, image, uid, gid, min(spec.profile.cpus, self._cpus))
         secret = new_secret()
         with contextlib.ExitStack() as started:
             try:
                 with phases.phase("create"):
-                    place = self._prepare(spec, uid, gid, secret)
+                    place = self._prepare(spec, uid, gid, secret, account)
                     listener = Listener(place.folder.run, uid, gid)
                     started.callback(listener.close)
                     container = await self._engine.create(
@@ -256,7 +263,9 @@ class DockerBackend:
         self._sandboxes[spec.resource_id] = box
         return box
 
-    def _prepare(self, spec: SandboxSpec, uid: int, gid: int, secret: str) -> Placement:
+    def _prepare(
+        self, spec: SandboxSpec, uid: int, gid: int, secret: str, account: ImageUser | None
+    ) -> Placement:
         """Makes what the container will mount. Raises OSError."""
         folder = self._folders.of(spec.resource_id)
         own_accounts = spec.profile.user != "image"
@@ -278,6 +287,7 @@ class DockerBackend:
             gid=gid,
             cpus=min(spec.profile.cpus, self._cpus),
             own_accounts=own_accounts,
+            user_name=(account.name if account else "") or USER_NAME,
         )
 
     async def _take(

@@ -70,10 +70,9 @@ async def _remove(engine: Engine, container: str, cgroup: ContainerCgroup) -> No
 
 
 async def _gone(engine: Engine, container: str, cgroup: ContainerCgroup) -> bool:
-    if not cgroup.gone:
-        return False
     try:
         await engine.container(container)
     except EngineNotFound:
-        return True
+        await asyncio.to_thread(cgroup.remove_empty)
+        return cgroup.gone
     return False

@@ -27,6 +27,18 @@ _START_HINTS: Final = (
 )
 
 
+_IN_THE_WAY: Final = (
+    # The engine's words, then the runtimes'. The host's paths stand elsewhere in them.
+    re.compile(r"Cannot mkdir: (?P<place>/[^\s:]{1,200}) is not a directory"),
+    re.compile(
+        r"(?i)\bto rootfs at \\?\"(?P<place>/[^\"\\]{1,200})\\?\".*"
+        r"(not a directory|is a directory|file exists|too many levels of symbolic links)"
+    ),
+    re.compile(r"/merged(?P<place>/etc/(passwd|group)): (is a directory|not a directory)"),
+)
+"""What an image holds where the daemon or the engine needs something else."""
+
+
 def may_be_pulled(image: str) -> bool:
     """Whether some registry could have the image: not a bare id, and not our own build."""
     return not image.startswith((_LOCAL_ONLY, "sha256:"))
@@ -54,6 +66,10 @@ def start_failed(profile: ProfileSettings, error: EngineRefused) -> CreateFailed
     for pattern, hint in _START_HINTS:
         if pattern.search(text):
             return CreateFailed("START_FAILED", hint.format(profile.runtime), text)
+    for pattern in _IN_THE_WAY:
+        if found := pattern.search(text):
+            words = f"what the image has at or above `{found['place']}` is in the way of a mount"
+            return CreateFailed("START_FAILED", words, text)
     return CreateFailed("START_FAILED", "the engine could not start the container", text)
 
 

@@ -69,13 +69,16 @@ class Placement:
     """The profile's, or all that the worker has where that is less: the engine refuses more."""
     own_accounts: bool
     """Whether passwd and group are the daemon's; an image's own user has its own."""
+    user_name: str = USER_NAME
+    """What commands find in `USER`, root excepted."""
 
 
 def image_facts(name: str, inspected: Mapping[str, Any]) -> ImageFacts:
     """Reads the engine's description of an image."""
     config = inspected.get("Config") or {}
     digests = inspected.get("RepoDigests") or []
-    env = dict(entry.split("=", 1) for entry in config.get("Env") or [] if "=" in entry)
+    # An entry without a name, which some builders let pass, is nobody's.
+    env = dict(entry.split("=", 1) for entry in config.get("Env") or [] if "=" in entry[1:])
     return ImageFacts(
         name=name,
         id=str(inspected["Id"]),
@@ -173,8 +176,9 @@ def _entrypoint(spec: SandboxSpec, image: ImageFacts, place: Placement) -> list[
         *["--secret-file", f"{RUN}/{SECRET_NAME}"],
         *["--workdir", WORKSPACE],
         *["--home", HOME],
-        *["--user", "root" if place.uid == 0 else USER_NAME],
+        *["--user", "root" if place.uid == 0 else place.user_name],
         *["--rg-argv", json.dumps(list(place.rg_argv), separators=(",", ":"))],
+        *["--search", spec.profile.search],
         *["--base-env", base_env],
     ]
 

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from sandboxd.backends.image_user import ImageUser
 from sandboxd.errors import EXIT_STATE, CreateFailed, StartupError
 
 UID_FIRST: Final = 60_000
 UID_COUNT: Final = 5_000
 """The range from which the sandboxes' uid is chosen: above what `useradd` and
 systemd give out by default, and within 16 bits."""
-_NUMERIC_USER: Final = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
-_UID_MAX: Final = 2**31 - 1
 
 
 def worker_id(state_dir: Path) -> str:
@@ -47,22 +46,20 @@ def sandbox_uid(state_dir: Path) -> int:
     return chosen
 
 
-def user_of(profile_user: str, image_user: str, auto: int, *, allow_root: bool) -> tuple[int, int]:
-    """Uid and gid as a profile's `user` says. Raises `CreateFailed`."""
+def user_of(
+    profile_user: str, image_user: ImageUser | None, auto: int, *, allow_root: bool
+) -> tuple[int, int]:
+    """Uid and gid as a profile's `user` says; `image_user` is asked for `image` alone.
+
+    Raises `CreateFailed` for root without `allow_root`.
+    """
     if profile_user == "auto":
         return auto, auto
-    named = image_user if profile_user == "image" else profile_user
-    found = _NUMERIC_USER.match(named or "0:0")
-    if found is None:
-        raise CreateFailed(
-            "START_FAILED",
-            'the image\'s user is a name; `user = "image"` needs an image with a numeric one, '
-            "or the profile names `UID:GID`",
-            f"user of the image: {named!r}",
-        )
-    uid, gid = int(found[1]), int(found[2] or found[1])
-    if max(uid, gid) > _UID_MAX:
-        raise CreateFailed("START_FAILED", "the image's user has an impossible number", named)
+    if profile_user == "image":
+        assert image_user is not None
+        uid, gid = image_user.uid, image_user.gid
+    else:
+        uid, gid = (int(part) for part in profile_user.split(":"))
     if uid == 0 and not allow_root:
         raise CreateFailed(
             "START_FAILED", "the image's user is root, and the profile lacks `allow_root = true`"

@@ -143,7 +143,7 @@ class LocalBackend:
                     listener = Listener(folder.run, uid, gid)
                     started.callback(listener.close)
                 with phases.phase("start"):
-                    pid = await asyncio.to_thread(self._spawn, spec.resource_id, folder)
+                    pid = await asyncio.to_thread(self._spawn, spec, folder)
                     process = WatchedProcess(pid, child=True)
                     started.callback(process.close)
             except OSError as error:
@@ -158,15 +158,15 @@ class LocalBackend:
         folder.remove_secret()
         return self._keep(box, hello, dataclasses.replace(facts, phases_s=phases.seconds))
 
-    def _spawn(self, resource_id: str, folder: SessionFolder) -> int:
+    def _spawn(self, spec: SandboxSpec, folder: SessionFolder) -> int:
         """Starts the guest and notes which process it is. Blocks. Raises OSError.
 
         Spawned, not forked: the daemon's other threads hold locks that a fork
         would copy.
         """
-        argv = self._argv(folder)
+        argv = self._argv(spec, folder)
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        env[MARKER] = resource_id
+        env[MARKER] = spec.resource_id
         out = os.open(
             folder.path / _LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
         )
@@ -189,7 +189,7 @@ class LocalBackend:
         folder.process.write_text(json.dumps(record), encoding="ascii")
         return pid
 
-    def _argv(self, folder: SessionFolder) -> list[str]:
+    def _argv(self, spec: SandboxSpec, folder: SessionFolder) -> list[str]:
         rg = _find_rg()
         return [
             *[sys.executable, "-I", "-S", "-B", "-X", "utf8", str(self._zipapp)],
@@ -201,6 +201,7 @@ class LocalBackend:
             *["--root", str(folder.store)],
             *["--user", _user_name()],
             *["--rg-argv", json.dumps([rg] if rg else [])],
+            *["--search", spec.profile.search],
         ]
 
     def _box(

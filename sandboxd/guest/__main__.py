@@ -1,10 +1,12 @@
 """The guest's start: arguments, hardening, threads, then the daemon.
 
     guest --mode container|local --socket PATH --secret-file PATH --workdir DIR --home DIR
-          [--root DIR] [--rg-argv JSON] [--base-env JSON] [--user NAME]
+          [--root DIR] [--rg-argv JSON] [--search auto|ripgrep|grep] [--base-env JSON]
+          [--user NAME]
 
 `--root` (`local`): the session's folder; file ops refuse paths outside of it, and
-the guest ends itself when it is gone. `--rg-argv`: the argv that starts ripgrep.
+the guest ends itself when it is gone. `--rg-argv`: the argv that starts ripgrep;
+`--search`: the engine of searches, `auto` being ripgrep and else the image's grep.
 `--base-env`: an object, the environment that commands inherit from the image; where
 it is absent it is the guest's own, without what belongs to its interpreter.
 
@@ -23,16 +25,28 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
-from . import edit, environment, files, harden, memory, protocol, run, search, tree, verbs
+from . import (
+    edit,
+    environment,
+    files,
+    harden,
+    memory,
+    places,
+    protocol,
+    run,
+    search,
+    search_probe,
+    shells,
+    tree,
+    verbs,
+)
 from .children import CHILDREN
 from .lanes import Lanes
 from .link import Link
-from .ops import Answer, Machine, Op, OpError, Request
+from .ops import Answer, Machine, Op, Request
 
 VERSION: Final = "0.1.0"
 SECRET_BYTES_MAX: Final = 4096
-PROBE_S: Final = 5.0
-PROBE_BYTES_MAX: Final = 4096
 THREAD_STACK_BYTES: Final = 512 * 1024
 END_ROUNDS_MAX: Final = 100
 """Tries of a `local` guest to end what it started before it ends itself."""
@@ -57,7 +71,12 @@ def _run(arguments: argparse.Namespace) -> NoReturn:
     harden.hold_oom_score()
     if container:
         harden.close()
-        harden.check_maps(os.path.dirname(os.path.realpath(sys.argv[0])))
+        toolbox = os.path.dirname(os.path.abspath(sys.argv[0]))
+        places.check(
+            arguments.workdir, arguments.home, (toolbox, os.path.dirname(arguments.socket))
+        )
+        harden.check_maps(toolbox)
+        places.make_writable()
     else:
         harden.become_subreaper()
         harden.keep_descriptors()
@@ -80,6 +99,8 @@ def _run(arguments: argparse.Namespace) -> NoReturn:
 
 def _talk(arguments: argparse.Namespace, machine: Machine, lanes: Lanes, secret: str) -> None:
     """The thread that reads the connection. In `local` it ends the process."""
+    machine.shell = shells.find(machine)
+    search_probe.settle_at_start(machine)
     hello = {
         "protocol": protocol.PROTOCOL_VERSION,
         "version": VERSION,
@@ -89,7 +110,7 @@ def _talk(arguments: argparse.Namespace, machine: Machine, lanes: Lanes, secret:
         "workdir": machine.workdir,
         "home": machine.home,
         "shell": machine.shell,
-        "search": _search_engine(machine),
+        "search": machine.engine_name,
         "maps_closed": machine.mode == "container",
     }
     connection = Link(machine, lanes, arguments.socket, hello)
@@ -120,6 +141,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--home", required=True)
     parser.add_argument("--root")
     parser.add_argument("--rg-argv", default="[]")
+    parser.add_argument("--search", choices=search_probe.CHOICES, default="auto")
     parser.add_argument("--base-env")
     parser.add_argument("--user", default="sandbox")
     return parser.parse_args(argv)
@@ -138,8 +160,8 @@ def _machine(arguments: argparse.Namespace) -> Machine:
         workdir=arguments.workdir,
         home=arguments.home,
         root=arguments.root,
-        shell=_find_shell(base_env.get("PATH", environment.PATH_DEFAULT)),
         rg=rg,
+        search=arguments.search,
         base_env=base_env,
         user=arguments.user,
     )
@@ -159,42 +181,6 @@ def _read_secret(path: str) -> str:
     if not secret:
         raise ValueError("the secret's file is empty")
     return secret
-
-
-def _find_shell(path: str) -> str | None:
-    on_path = [os.path.join(folder, "bash") for folder in path.split(":") if folder]
-    for candidate in ("/bin/bash", *on_path, "/bin/sh"):
-        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return candidate
-    return None
-
-
-def _search_engine(machine: Machine) -> str | None:
-    """Asks ripgrep for its version. Where it does not answer there is no search."""
-    version = _first_line([*machine.rg, "--version"]) if machine.rg else ""
-    if not version.startswith("ripgrep "):
-        machine.rg = []
-        return None
-    return " ".join(version.split()[:2])
-
-
-def _first_line(argv: list[str]) -> str:
-    reading, writing = os.pipe()
-    # Something that outlives the program may hold the other end.
-    os.set_blocking(reading, False)
-    try:
-        try:
-            child = CHILDREN.spawn(argv, {"LC_ALL": "C"}, stdout=writing, stderr=writing)
-        finally:
-            os.close(writing)
-        if not child.wait(PROBE_S):
-            CHILDREN.kill_group(child, signal.SIGKILL)
-            return ""
-        return os.read(reading, PROBE_BYTES_MAX).decode("utf-8", "replace").partition("\n")[0]
-    except (OpError, BlockingIOError):
-        return ""
-    finally:
-        os.close(reading)
 
 
 def _ping(request: Request) -> Answer:

@@ -87,11 +87,12 @@ class Children:
         *,
         stdout: int,
         stderr: int,
+        stdin: int | None = None,
         script_fd: int | None = None,
         hold: bool = False,
         on_exit: OnExit | None = None,
     ) -> Child:
-        """Starts a program in the guest's own folder, with `/dev/null` as its stdin.
+        """Starts a program in the guest's own folder; without `stdin` it gets `/dev/null`.
 
         `script_fd` becomes the child's SCRIPT_FD. `on_exit` is called on the
         waiter when the child has ended, with its end filled in; must not block.
@@ -100,7 +101,9 @@ class Children:
         after SPAWN_RETRY_S and with the fact `exhausted`.
         """
         actions: list[tuple[Any, ...]] = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
+            if stdin is None
+            else (os.POSIX_SPAWN_DUP2, stdin, 0),
             (os.POSIX_SPAWN_DUP2, stdout, 1),
             (os.POSIX_SPAWN_DUP2, stderr, 2),
         ]

@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 DIAGNOSED_BYTES_MAX = 8 * 1024 * 1024
 """Beyond it only exact searches are made."""
+OLD_BYTES_MAX = 1024 * 1024
+"""A longer text is no slip of the pen: nothing of it is tried in other forms."""
 NEAREST_S = 0.5
 NEAREST_LINES_MAX = 20_000
 QUOTE_CHARS_MAX = 200
@@ -36,6 +38,7 @@ _TYPOGRAPHY = (
     (b"\xc2\xa0", b" "),
 )
 _REPLACEMENT = "\ufffd".encode()
+_NUL_SHOWN = "\u2400".encode()
 _ESCAPES = ((b"\\n", b"\n"), (b"\\t", b"\t"), (b'\\"', b'"'), (b"\\'", b"'"), (b"\\\\", b"\\"))
 
 Diagnosis: TypeAlias = dict[str, Any]
@@ -46,10 +49,12 @@ def diagnose(content: bytes, old: bytes, new: bytes) -> Diagnosis:
 
     `kind` is one of `already_applied`, `line_numbers`, `escaped`,
     `trailing_whitespace`, `indentation`, `spacing`, `typography`, `case`,
-    `unicode_form`, `replacement_character`, `unknown`; `line` is where it matches
-    in that sense. `nearest_line` and `nearest_text` are there where a line comes
-    close.
+    `unicode_form`, `outer_newlines`, `replacement_character`, `nul_character`,
+    `unknown`; `line` is where it matches in that sense. `nearest_line` and
+    `nearest_text` are there where a line comes close.
     """
+    if len(old) > OLD_BYTES_MAX:
+        return {"kind": "unknown"}
     found = _kind(content, old, new)
     if found["kind"] not in ("already_applied", "line_numbers", "escaped"):
         found.update(_nearest(content, old, found.get("line")))
@@ -68,9 +73,14 @@ def _kind(content: bytes, old: bytes, new: bytes) -> Diagnosis:
     if len(content) <= DIAGNOSED_BYTES_MAX:
         if _REPLACEMENT in old and (line := _line(_as_shown(content), old)):
             return {"kind": "replacement_character", "line": line}
+        if _NUL_SHOWN in old and (line := _line(_as_shown(content), old)):
+            return {"kind": "nul_character", "line": line}
         for kind, blind in _BLINDERS:
             if line := _line(blind(content), blind(old)):
                 return {"kind": kind, "line": line}
+        inner = old.strip(b"\n")
+        if inner != old and (line := _line(content, inner)):
+            return {"kind": "outer_newlines", "line": line}
     # Last of all: the new text may be there for reasons of its own.
     if len(new.strip()) >= 8 and new not in old and (line := _line(content, new)):
         return {"kind": "already_applied", "line": line}
@@ -110,8 +120,8 @@ def _with_plain_typography(data: bytes) -> bytes:
 
 
 def _as_shown(data: bytes) -> bytes:
-    """As read shows it: undecodable bytes as U+FFFD."""
-    return data.decode("utf-8", "replace").encode("utf-8")
+    """As read shows it: undecodable bytes as U+FFFD, NUL as its picture."""
+    return data.decode("utf-8", "replace").encode("utf-8").replace(b"\0", _NUL_SHOWN)
 
 
 def _folded_case(data: bytes) -> bytes:

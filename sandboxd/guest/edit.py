@@ -6,18 +6,37 @@ of the file, through whatever name, sees the first one's result.
 
 from __future__ import annotations
 
+import codecs
 import os
 from contextlib import ExitStack
+from itertools import chain
 
 from .diagnose import diagnose
 from .locks import FILE_LOCKS, LARGE, identity
-from .matching import Needle, TooLarge, folded, match_lines, needle, replaced
+from .matching import (
+    Needle,
+    TooLarge,
+    ambiguous_starts,
+    folded,
+    lines_of,
+    match_lines,
+    needle,
+    replaced,
+    unmarked,
+)
 from .opening import open_regular, read_whole
 from .ops import Answer, Facts, Op, OpError, Request
 from .paths import fault, missing, resolve, shown
 from .replace import replace_file, writable_target
 from .sniff import encoding_of
 from .staging import Bytes
+from .versions import (
+    Expected,
+    content_version,
+    expected_of,
+    expects_a_file,
+    version_conflict,
+)
 
 LARGE_BYTES = 4 * 1024 * 1024
 """Files over this are edited one at a time, so that the guest's memory stays bounded."""
@@ -38,14 +57,17 @@ def edit(request: Request) -> Answer:
 def _attempt(request: Request, sought: Needle, large: ExitStack) -> Facts | OpError:
     """Edits under the file's lock. Takes the lock of large work into `large`."""
     path = request.text("path")
+    expected = expected_of(request, path)
     target = resolve(request.machine, path)
     try:
         with FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
             real = writable_target(target, path)
             if os.stat(real).st_size > LARGE_BYTES:
                 large.enter_context(FILE_LOCKS.hold(lambda: (LARGE,), request))
-            done = _edit(request, real, sought)
+            done = _edit(request, real, sought, expected)
     except FileNotFoundError:
+        if expects_a_file(expected):
+            return version_conflict(path)
         return missing(request.machine, path)
     except OSError as error:
         return fault(error, path, "edit")
@@ -54,47 +76,76 @@ def _attempt(request: Request, sought: Needle, large: ExitStack) -> Facts | OpEr
         return error
     if isinstance(done, bytes):
         # The file's lock is free by now: an explanation takes its time.
+        sought = unmarked(sought) or sought
         explanation = diagnose(done, sought.old, sought.new)
         return OpError("NO_MATCH", f"Could not find the text in {shown(path)}.", **explanation)
-    count, lines = done
+    count, lines, version = done
     return {
         "replacements": count,
         "lines": lines,
-        "version": "",
+        "version": version,
         "lock_wait_s": round(waited_s, 6),
     }
 
 
-def _edit(request: Request, real: str, sought: Needle) -> tuple[int, list[int]] | bytes:
-    """Count and lines of what was replaced, or the content that holds no match."""
+def _edit(
+    request: Request, real: str, sought: Needle, expected: Expected | None
+) -> tuple[int, list[int], str] | bytes:
+    """Count and lines of what was replaced and the new version, or the content without a match."""
     path = request.text("path")
     replace_all = request.flag("replace_all")
     file_bytes_max = request.integer("file_bytes_max", 1)
-    data = _content(request, real, file_bytes_max)
+    data = _content(request, real, file_bytes_max, expected)
+    # The file's own mark is no part of any match, and stays.
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    data = data.removeprefix(mark)
     content = folded(data) if b"\r\n" in data else data
     count = content.count(sought.old)
+    if count == 0 and (bare := unmarked(sought)) is not None:
+        sought = bare
+        count = content.count(sought.old)
     if count == 0:
         return content
-    if count > 1 and not replace_all:
+    if not replace_all:
+        _refuse_several(path, content, sought.old, count)
+    if sought.old == sought.new:
+        raise OpError("IDENTICAL_TEXT", "The texts differ in line endings or a mark only.")
+    lines = match_lines(content, sought.old)
+    try:
+        room = file_bytes_max - len(mark)
+        result = replaced(data, content, count, sought, room, request.stop_if_cancelled)
+    except TooLarge:
+        raise _too_large(path, file_bytes_max, "would be") from None
+    del data, content
+    if mark:
+        result = mark + result
+    version = content_version(result)
+    _, version = replace_file(
+        real, Bytes(result), request, path, version=version, expected=expected
+    )
+    return count, lines, version
+
+
+def _refuse_several(path: str, content: bytes, old: bytes, count: int) -> None:
+    """Raises SEVERAL_MATCHES unless the one match can begin at one place only."""
+    if count > 1:
+        lines = match_lines(content, old)
+    else:
+        # `aa` is in `aaa` once, at either of two places.
+        starts = ambiguous_starts(content, old)
+        count = sum(len(run) for run in starts)
+        lines = lines_of(content, chain.from_iterable(starts))
+    if count > 1:
         raise OpError(
             "SEVERAL_MATCHES",
             f"The text is in {shown(path)} {count} times.",
             count=count,
-            lines=match_lines(content, sought.old),
+            lines=lines,
         )
-    if sought.old == sought.new:
-        raise OpError("IDENTICAL_TEXT", "The texts differ in nothing but their line endings.")
-    lines = match_lines(content, sought.old)
-    try:
-        result = replaced(data, content, count, sought, file_bytes_max, request.stop_if_cancelled)
-    except TooLarge:
-        raise _too_large(path, file_bytes_max, "would be") from None
-    del data, content
-    replace_file(real, Bytes(result), request, path)
-    return count, lines
 
 
-def _content(request: Request, real: str, file_bytes_max: int) -> bytes:
+def _content(request: Request, real: str, file_bytes_max: int, expected: Expected | None) -> bytes:
+    """The file's bytes. Refuses what is not at its expected version, or no text to edit."""
     path = request.text("path")
     fd, found = open_regular(real, os.O_RDONLY, path, request)
     try:
@@ -105,6 +156,8 @@ def _content(request: Request, real: str, file_bytes_max: int) -> bytes:
         os.close(fd)
     if data is None:
         raise _too_large(path, file_bytes_max, "is")
+    if expected is not None:
+        expected.compare_version(content_version(data), found)
     encoding, _ = encoding_of(data[:4])
     if encoding != "utf-8":
         raise OpError(

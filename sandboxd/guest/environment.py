@@ -74,7 +74,11 @@ def command_environment(machine: Machine) -> dict[str, str]:
     if machine.root is not None:
         # Goes with the session's folder; the host's own would keep what is left in it.
         user["TMPDIR"] = f"{machine.root}/tmp"
-    merged = {**_SETTINGS, **machine.base_env, **user, **machine.env, **_FORCED}
+    image = dict(machine.base_env)
+    if not image.get("PATH"):
+        # Set to nothing, no command could be found.
+        image.pop("PATH", None)
+    merged = {**_SETTINGS, **image, **user, **machine.env, **_FORCED}
     for name in _NEVER:
         merged.pop(name, None)
     merged["PWD"] = machine.workdir

@@ -7,7 +7,9 @@ file under its lock; see `replace` for what survives and what readers see.
 from __future__ import annotations
 
 import codecs
+import errno
 import os
+import threading
 import time
 
 from .lines import Window
@@ -18,6 +20,15 @@ from .paths import fault, missing, resolve, shown
 from .replace import make_parents, replace_file, writable_target
 from .sniff import binary_type, encoding_of
 from .staging import Bytes
+from .versions import (
+    Reading,
+    content_version,
+    expected_of,
+    expects_a_file,
+    version_conflict,
+)
+
+REPLACEMENT = "\ufffd".encode()
 
 
 def read_lines(request: Request) -> Answer:
@@ -33,15 +44,19 @@ def read_lines(request: Request) -> Answer:
     except FileNotFoundError:
         raise missing(request.machine, path) from None
     try:
-        return _read(request, fd, found.st_size, window, scan_s)
+        return _read(request, fd, found, window, scan_s)
     except OSError as error:
         raise fault(error, path, "read") from None
     finally:
         os.close(fd)
 
 
-def _read(request: Request, fd: int, size: int, window: Window, scan_s: float) -> Answer:
+def _read(
+    request: Request, fd: int, found: os.stat_result, window: Window, scan_s: float
+) -> Answer:
     path = request.text("path")
+    size = found.st_size
+    reading = Reading(fd, found)
     deadline = time.monotonic() + scan_s
     head = read_chunk(fd)
     kind = binary_type(head)
@@ -59,6 +74,7 @@ def _read(request: Request, fd: int, size: int, window: Window, scan_s: float) -
     chunk = head
     first = mark_bytes
     while chunk:
+        reading.feed(chunk)
         window.feed(decoder.decode(chunk[first:], final=False))
         first = 0
         request.stop_if_cancelled("Cancelled while the file was read.")
@@ -76,7 +92,11 @@ def _read(request: Request, fd: int, size: int, window: Window, scan_s: float) -
             f"({window.total} lines so far). Use bash with sed or tail.",
         )
     window.finish(complete=exact)
-    return _facts(window, encoding, exact, seen if exact else max(size, seen)), window.body
+    # Broken UTF-8 shows in the window itself, broken wide characters do not.
+    window.replaced |= decoder.replaced and REPLACEMENT in window.body
+    facts = _facts(window, encoding, exact, seen if exact else max(size, seen))
+    facts["version"] = reading.version(complete=exact)
+    return facts, window.body
 
 
 def _facts(window: Window, encoding: str, exact: bool, size: int) -> Facts:
@@ -100,7 +120,6 @@ def _facts(window: Window, encoding: str, exact: bool, size: int) -> Facts:
         "nul": window.nul,
         "encoding": encoding,
         "size": min(size, SIZE_TOLD_MAX),
-        "version": "",
     }
 
 
@@ -108,32 +127,62 @@ class _Decoder:
     """Turns chunks of any known encoding into chunks of UTF-8."""
 
     def __init__(self, encoding: str) -> None:
+        self.replaced = False
+        """Whether anything became U+FFFD because it could not be decoded."""
         self._decoder: codecs.IncrementalDecoder | None = None
         if encoding != "utf-8":
-            self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+            self._decoder = codecs.getincrementaldecoder(encoding)(_ERRORS)
 
     def decode(self, chunk: bytes, *, final: bool) -> bytes:
         if self._decoder is None:
             return chunk
-        return self._decoder.decode(chunk, final).encode("utf-8", "replace")
+        _broken.seen = False
+        text = self._decoder.decode(chunk, final)
+        self.replaced |= _broken.seen
+        return text.encode("utf-8", "replace")
+
+
+class _Broken(threading.local):
+    seen = False
+
+
+_broken = _Broken()
+_ERRORS = "replace-and-tell"
+
+
+def _replace(error: UnicodeError) -> tuple[str | bytes, int]:
+    _broken.seen = True
+    return codecs.replace_errors(error)
+
+
+# The only way to learn of it: a decoder that replaces keeps silent.
+codecs.register_error(_ERRORS, _replace)
 
 
 def write(request: Request) -> Answer:
     path = request.text("path")
+    expected = expected_of(request, path)
     target = resolve(request.machine, path)
+    version = content_version(request.body)
     try:
         real = writable_target(target, path)
-        make_parents(os.path.dirname(real))
+        # What must have a version exists, and its parents with it.
+        if not expects_a_file(expected):
+            make_parents(os.path.dirname(real))
         with FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
             # Resolved again: what the path leads to may have changed meanwhile.
             real = writable_target(target, path)
-            created = replace_file(real, Bytes(request.body), request, path)
+            created, version = replace_file(
+                real, Bytes(request.body), request, path, version=version, expected=expected
+            )
     except OSError as error:
+        if error.errno == errno.ENOENT and expects_a_file(expected):
+            raise version_conflict(path) from None
         raise fault(error, path, "write") from None
     return {
         "bytes": len(request.body),
         "created": created,
-        "version": "",
+        "version": version,
         "lock_wait_s": round(waited_s, 6),
     }, b""
 

@@ -1,11 +1,13 @@
-"""Whether git ignores a directory: what a search from inside it cannot find out.
+"""Whether git ignores a directory or a file.
 
-ripgrep applies ignore rules itself. Started in a directory that git ignores it
-still sees what the rules name one level up only by chance, and differently from
-version to version. So the question "does the searched path lie in an ignored
-directory" and the question "which directory hides this file" are answered here,
-by git's rules: the deepest `.gitignore` first, in it the last line that fits; what
-lies in an ignored directory is ignored; `.git/info/exclude` comes last; a nested
+ripgrep applies ignore rules itself; a POSIX grep knows of none, so its files are
+chosen here. Some questions are answered here for both. Started in a directory that
+git ignores, ripgrep still sees what the rules name one level up only by chance, and
+differently from version to version. So "does the searched path lie in an ignored
+directory" and "which directory hides this file" are not asked of it.
+
+The rules are git's: the deepest `.gitignore` first, in it the last line that fits;
+what lies in an ignored directory is ignored; `.git/info/exclude` comes last; a nested
 work tree knows nothing of the one around it.
 """
 
@@ -22,8 +24,12 @@ from .ops import OpError
 
 FILE_BYTES_MAX: Final = 256 * 1024
 """Of an ignore file; what comes later is not looked at."""
+LINE_BYTES_MAX: Final = 8 * 1024
 RULES_MAX: Final = 5_000
 CACHED_MAX: Final = 10_000
+SCOPES_MAX: Final = 64
+"""Of directories with all rules that count there. A walk needs those above it only."""
+COMBINED_MAX: Final = 256
 _ANY_NAME: Final = "nQ7xZ3vK"
 """A file name that only rules for everything in a directory fit."""
 
@@ -56,6 +62,28 @@ class Rule:
                     after.add(place + 1)
             places = self._skip_stars(after)
         return len(self.parts) in places
+
+    def last_part(self, folders: list[str]) -> re.Pattern[str] | None:
+        """What a name in the directory `folders` must match for the rule to fit it.
+
+        None: nothing there can fit. Not for rules with stars in other places than
+        the first one.
+        """
+        first = self.parts[0]
+        if first is None:
+            return self.parts[1]
+        if len(self.parts) != len(folders) + 1:
+            return None
+        for part, name in zip(self.parts, folders, strict=False):
+            assert part is not None
+            if not part.match(name):
+                return None
+        return self.parts[-1]
+
+    @property
+    def simple(self) -> bool:
+        """Whether it is about one name, or about names in one place."""
+        return None not in self.parts or (len(self.parts) == 2 and self.parts[1] is not None)
 
     def _skip_stars(self, places: set[int]) -> set[int]:
         reached = set(places)
@@ -95,6 +123,52 @@ def parse_rule(line: str) -> Rule | None:
     return Rule(tuple(parts), negated, directories_only)
 
 
+class Scope:
+    """The rules for the names of one directory, the first one that fits deciding."""
+
+    def __init__(self, rules: list[tuple[Rule, list[str]]], combined: Combined) -> None:
+        """`rules`: each with the directory's path below its ignore file."""
+        self._rules: list[tuple[Rule, re.Pattern[str] | None, list[str]]] = []
+        names: list[re.Pattern[str] | None] = []
+        for rule, folders in rules:
+            last = rule.last_part(folders) if rule.simple else None
+            if last is not None or not rule.simple:
+                self._rules.append((rule, last, folders))
+                names.append(last or rule.parts[-1])
+        self._any: re.Pattern[str] | None = None
+        if None not in names:
+            # Most names fit no rule at all: one expression finds that out.
+            self._any = combined.of(tuple(each.pattern for each in names if each))
+
+    def ignores(self, name: str, is_directory: bool) -> bool:
+        if not self._rules or (self._any is not None and self._any.match(name) is None):
+            return False
+        for rule, last, folders in self._rules:
+            if last is None:
+                fits = rule.fits([*folders, name], is_directory)
+            else:
+                fits = last.match(name) is not None and (is_directory or not rule.directories_only)
+            if fits:
+                return not rule.negated
+        return False
+
+
+class Combined:
+    """Expressions for any of several; the same few serve most directories."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], re.Pattern[str]] = {}
+
+    def of(self, patterns: tuple[str, ...]) -> re.Pattern[str]:
+        found = self._known.get(patterns)
+        if found is None:
+            if len(self._known) >= COMBINED_MAX:
+                self._known.clear()
+            text = "|".join(f"(?:{each})" for each in patterns) or "(?!)"
+            found = self._known[patterns] = re.compile(text, re.DOTALL)
+        return found
+
+
 class IgnoreRules:
     """Answers for real paths; ignore files are read once."""
 
@@ -102,6 +176,8 @@ class IgnoreRules:
         self._rules: dict[str, list[Rule]] = {}
         self._roots: dict[str, str | None] = {}
         self._ignored: dict[str, bool] = {}
+        self._scopes: dict[str, Scope] = {}
+        self._combined = Combined()
 
     def work_tree(self, directory: str) -> str | None:
         """The root of the work tree that a directory belongs to."""
@@ -139,7 +215,7 @@ class IgnoreRules:
             self._ignored.clear()
         for each in reversed(chain):
             parent, name = os.path.split(each)
-            ignored = ignored or self._decide(root, parent, name, True)
+            ignored = ignored or self.scope(parent, root).ignores(name, True)
             self._ignored[each] = ignored
         return ignored
 
@@ -152,21 +228,27 @@ class IgnoreRules:
         root = self.work_tree(directory)
         if root is None or root == directory:
             return False
-        return self._decide(root, directory, _ANY_NAME, False)
+        return self.scope(directory, root).ignores(_ANY_NAME, False)
 
-    def _decide(self, root: str, parent: str, name: str, is_directory: bool) -> bool:
-        names = [name]
-        folder = parent
+    def scope(self, directory: str, root: str) -> Scope:
+        """The rules for what lies in a directory of the work tree `root`."""
+        found = self._scopes.get(directory)
+        if found is not None:
+            return found
+        rules: list[tuple[Rule, list[str]]] = []
+        folders: list[str] = []
+        folder = directory
         while True:
-            for rule in reversed(self._rules_of(folder)):
-                if rule.fits(names, is_directory):
-                    return not rule.negated
+            rules += [(rule, folders) for rule in reversed(self._rules_of(folder))]
             if folder == root:
                 break
-            names.insert(0, os.path.basename(folder))
+            folders = [os.path.basename(folder), *folders]
             folder = os.path.dirname(folder)
-        exclude = reversed(self._rules_of(root, ".git/info/exclude"))
-        return next((not r.negated for r in exclude if r.fits(names, is_directory)), False)
+        rules += [(rule, folders) for rule in reversed(self._rules_of(root, _exclude_of(root)))]
+        if len(self._scopes) >= SCOPES_MAX:
+            self._scopes.clear()
+        found = self._scopes[directory] = Scope(rules, self._combined)
+        return found
 
     def _rules_of(self, directory: str, name: str = ".gitignore") -> list[Rule]:
         path = os.path.join(directory, name)
@@ -177,17 +259,37 @@ class IgnoreRules:
         return self._rules[path]
 
 
+def _exclude_of(root: str) -> str:
+    """Where a work tree's own rules are: of a linked one, in the repository it belongs to."""
+    git = os.path.join(root, ".git")
+    try:
+        if os.path.isdir(git):
+            return os.path.join(git, "info/exclude")
+        folder = os.path.join(root, _one_line(git).removeprefix("gitdir:").strip())
+        common = os.path.join(folder, _one_line(os.path.join(folder, "commondir")).strip())
+    except (OSError, ValueError):
+        return os.path.join(git, "info/exclude")
+    return os.path.join(common, "info/exclude")
+
+
+def _one_line(path: str) -> str:
+    return os.fsdecode(_read(path, LINE_BYTES_MAX)).partition("\n")[0]
+
+
 def _read_rules(path: str) -> list[Rule]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        data = _read(path, FILE_BYTES_MAX)
     except OSError:
         return []
-    try:
-        data = os.read(fd, FILE_BYTES_MAX) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    except OSError:
-        return []
-    finally:
-        os.close(fd)
     lines = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape").split("\n")
     rules = [parse_rule(line) for line in lines[:RULES_MAX]]
     return [rule for rule in rules if rule is not None]
+
+
+def _read(path: str, bytes_max: int) -> bytes:
+    """The beginning of a regular file; of anything else nothing. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        return os.read(fd, bytes_max) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)

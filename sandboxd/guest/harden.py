@@ -58,12 +58,19 @@ class Abi:
     ioprio_set: int
     sockets: tuple[int, ...]
     """socket, socketpair."""
+    signals: tuple[int, ...]
+    """kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo."""
     x32: bool = False
 
 
 ABIS: Final = {
-    "x86_64": Abi(0xC000003E, (302, 142, 144, 203, 314), 141, 251, (41, 53), x32=True),
-    "aarch64": Abi(0xC00000B7, (261, 118, 119, 122, 274), 140, 30, (198, 199)),
+    "x86_64": Abi(
+        *(0xC000003E, (302, 142, 144, 203, 314), 141, 251, (41, 53), (62, 200, 234, 129, 297)),
+        x32=True,
+    ),
+    "aarch64": Abi(
+        *(0xC00000B7, (261, 118, 119, 122, 274), 140, 30, (198, 199), (129, 130, 131, 138, 240))
+    ),
 }
 
 
@@ -211,6 +218,10 @@ def filter_program(abi: Abi) -> bytes:
         code += _when(number, checks)
     for number in abi.sockets:
         code += _when(number, [*_argument_is(0, _FAMILIES), family, allow])
+    # Linux keeps signals without a handler from process 1 by itself; gVisor does not, and
+    # `pkill -f python` would end the session.
+    for number in abi.signals:
+        code += _when(number, [*_argument_is(0, (1,)), allow, refuse])
     code.append(allow)
     return b"".join(INSTRUCTION.pack(*line) for line in code)
 

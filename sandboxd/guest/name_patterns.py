@@ -9,8 +9,10 @@ keep the interpreter busy.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from .ops import OpError
@@ -18,20 +20,33 @@ from .ops import OpError
 ALTERNATIVES_MAX: Final = 1_000
 """Names patterns that one pattern with braces may stand for."""
 
+# As the C library has them in C.UTF-8. Surrogates are bytes that no character has.
 _CLASSES: Final = {
-    "alpha": r"[^\W\d_]",
+    "alpha": r"(?![0-9])[^\W_]",
     "alnum": r"[^\W_]",
     "digit": "[0-9]",
     "xdigit": "[0-9A-Fa-f]",
-    "upper": "[A-Z]",
-    "lower": "[a-z]",
     "space": r"[ \t-\r]",
     "blank": r"[ \t]",
-    "punct": r"[!-/:-@\[-`{-~]",
-    "cntrl": r"[\x00-\x1f\x7f]",
-    "print": r"[^\x00-\x1f\x7f]",
-    "graph": r"[^\x00-\x20\x7f]",
+    "punct": r"[!-/:-@\[-`{-~]|[^\x00-\x9f\w\s\ud800-\udfff]",
+    "cntrl": r"[\x00-\x1f\x7f-\x9f]",
+    "print": r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]",
+    "graph": r"[^\x00-\x20\x7f-\x9f\s\ud800-\udfff]",
 }
+_CASES: Final = {"upper": str.isupper, "lower": str.islower}
+_CASED_MAX: Final = 0x1FFFF
+"""Beyond it no character has a case."""
+
+
+@functools.cache
+def _cased(name: str) -> str:
+    """The characters of a case, as an expression: looked up once, and only where it is used."""
+    has_case = _CASES[name]
+    codes = [code for code in range(_CASED_MAX + 1) if has_case(chr(code))]
+    starts = [code for code in codes if not has_case(chr(code - 1))]
+    ends = [code for code in codes if not has_case(chr(code + 1))]
+    pairs = zip(starts, ends, strict=True)
+    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in pairs) + "]"
 
 
 def compile_name(pattern: str, *, ignore_case: bool = False) -> re.Pattern[str]:
@@ -107,23 +122,38 @@ def _bracket(inside: str, pattern: str) -> str:
 
 def _bracket_items(inside: str, pattern: str) -> list[str]:
     items: list[str] = []
+    for part in _bracket_parts(inside):
+        if isinstance(part, str):
+            items.append(_class(part[1:], part[0], pattern))
+        elif part[0] <= part[1]:
+            low, high = map(re.escape, part)
+            items.append(low if low == high else f"[{low}-{high}]")
+    return items
+
+
+def bracket_spans(inside: str) -> list[tuple[str, str]]:
+    """First and last of the characters in a bracket that has no classes, in its order."""
+    parts = [(p[1:], p[1:]) if isinstance(p, str) else p for p in _bracket_parts(inside)]
+    return [(low, high) for low, high in parts if low <= high]
+
+
+def _bracket_parts(inside: str) -> Iterator[tuple[str, str] | str]:
+    """Ranges, and for `[:alpha:]`, `[.a.]` and `[=a=]` the sign with what is between."""
     at = 0
     while at < len(inside):
         if inside[at] == "[" and inside[at + 1 : at + 2] in (":", ".", "="):
             kind = inside[at + 1]
             end = inside.find(kind + "]", at + 2)
             if end >= 0:
-                items.append(_class(inside[at + 2 : end], kind, pattern))
+                yield kind + inside[at + 2 : end]
                 at = end + 2
                 continue
         low, at = _member(inside, at)
         if inside[at : at + 1] == "-" and at + 1 < len(inside):
             high, at = _member(inside, at + 1)
-            if low <= high:
-                items.append(f"[{re.escape(low)}-{re.escape(high)}]")
+            yield low, high
         else:
-            items.append(re.escape(low))
-    return items
+            yield low, low
 
 
 def _member(inside: str, at: int) -> tuple[str, int]:
@@ -135,6 +165,8 @@ def _member(inside: str, at: int) -> tuple[str, int]:
 def _class(name: str, kind: str, pattern: str) -> str:
     if kind == ":" and name in _CLASSES:
         return _CLASSES[name]
+    if kind == ":" and name in _CASES:
+        return _cased(name)
     if kind != ":" and len(name) == 1:
         return re.escape(name)
     raise OpError(
@@ -143,17 +175,18 @@ def _class(name: str, kind: str, pattern: str) -> str:
     )
 
 
-def expand_braces(pattern: str) -> list[str]:
+def expand_braces(pattern: str, *, alone: bool = False) -> list[str]:
     """The patterns that a pattern with `{a,b}` stands for, itself where it has none.
 
-    Braces without a comma and unbalanced ones are characters. Raises
-    INVALID_PATTERN for more than ALTERNATIVES_MAX.
+    Braces without a comma are characters, or with `alone` one alternative;
+    unbalanced ones are characters. Raises INVALID_PATTERN for more than
+    ALTERNATIVES_MAX.
     """
     done: list[str] = []
     waiting = [(pattern, 0)]
     while waiting:
         current, begin = waiting.pop()
-        group = _first_group(current, begin)
+        group = _first_group(current, begin, alone)
         if group is None:
             done.append(current)
         else:
@@ -172,7 +205,7 @@ def expand_braces(pattern: str) -> list[str]:
     return done
 
 
-def _first_group(pattern: str, begin: int) -> tuple[int, list[int], int] | None:
+def _first_group(pattern: str, begin: int, alone: bool) -> tuple[int, list[int], int] | None:
     """Opening, commas at its level and index after the closing of the first `{a,b}`.
 
     One pass; a brace that is never closed is skipped, one without a comma too.
@@ -194,7 +227,7 @@ def _first_group(pattern: str, begin: int) -> tuple[int, list[int], int] | None:
             opened[-1][1].append(at)
         elif char == "}" and opened:
             start, commas = opened.pop()
-            if commas:
+            if commas or alone:
                 groups.append((start, commas, at + 1))
                 if not opened:
                     break

@@ -44,6 +44,13 @@ class Machine:
     shell: str | None = None
     rg: list[str] = field(default_factory=list)
     """How ripgrep is started: an argv prefix. Empty: there is none."""
+    search: str = "auto"
+    """Which engine is wanted: one of `search_probe.CHOICES`."""
+    engine: Any = None
+    """The `search_engine.Engine`, None where there is none; filled in by `search_probe`."""
+    engine_name: str | None = None
+    engine_settled: bool = False
+    """Whether it is known which engine there is."""
     base_env: dict[str, str] = field(default_factory=dict)
     """What commands inherit from the image (`container`) or from the backend (`local`)."""
     env: dict[str, str] = field(default_factory=dict)

@@ -21,16 +21,21 @@ BYTES_MAX: Final = 50 * 1024
 KEPT_BYTES: Final = BYTES_MAX + 4
 """What is kept at least: the cut may fall into a character of four bytes."""
 SEQUENCE_BYTES_MAX: Final = 4096
-"""Longest escape sequence that is waited for; what is longer is text."""
+"""Longest part of an escape sequence; what is longer is text, however it arrived."""
 BINARY_SHARE: Final = 0.3
 
 _ESCAPE: Final = re.compile(
-    rb"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
-    rb"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC, DCS, SOS, PM, APC
-    rb"|\x1b[ -/]+[0-~]"  # character sets and the like
-    rb"|\x1b[0-OQ-WYZ\\`-~]"  # two bytes
+    rb"\x1b\[[0-?]{0,%(most)d}[ -/]{0,%(most)d}[@-~]"  # CSI
+    rb"|\x1b[\]PX^_][^\x07\x1b\n]{0,%(most)d}(?:\x07|\x1b\\)"  # OSC, DCS, SOS, PM, APC
+    rb"|\x1b[ -/]{1,%(most)d}[0-~]"  # character sets and the like
+    rb"|\x1b[0-OQ-WYZ\\`-~]" % {b"most": SEQUENCE_BYTES_MAX}  # two bytes
 )
-_ESCAPE_BEGUN: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)\Z")
+# Exactly what can still become a match of the above: a piece ends anywhere.
+_ESCAPE_BEGUN: Final = re.compile(
+    rb"\x1b(?:\[[0-?]{0,%(most)d}[ -/]{0,%(most)d}|[\]PX^_][^\x07\x1b\n]{0,%(most)d}\x1b?"
+    rb"|[ -/]{0,%(most)d})\Z" % {b"most": SEQUENCE_BYTES_MAX}
+)
+_HELD_BYTES_MAX: Final = 2 * SEQUENCE_BYTES_MAX + 3
 _MOVES: Final = re.compile(rb"[\r\n\b]")
 _NO_TEXT: Final = bytes({*range(0x20), 0x7F} - {0x09, 0x0A, 0x0D})
 _VISIBLE: Final = {
@@ -97,7 +102,9 @@ class Output:
     def tail(self) -> Tail:
         """What is shown, once everything was fed."""
         kept = bytes(self._partial) if self._partial_cut else bytes(self._done + self._partial)
-        cut = self._partial_cut or self._done_cut
+        # How much more is still here depends on how the output arrived.
+        cut = self._partial_cut or self._done_cut or len(kept) > KEPT_BYTES
+        kept = kept[-KEPT_BYTES:]
         decoded = kept.decode("utf-8", "replace")
         if _is_binary(kept, decoded):
             return Tail(b"", 0, True, True)
@@ -107,7 +114,7 @@ class Output:
         return Tail(shown, _line_count(shown), cut or start > 0, False)
 
     def _without_escapes(self, data: bytes) -> bytes:
-        begun = _ESCAPE_BEGUN.search(data, max(0, len(data) - SEQUENCE_BYTES_MAX))
+        begun = _ESCAPE_BEGUN.search(data, max(0, len(data) - _HELD_BYTES_MAX))
         if begun is not None:
             self._held = data[begun.start() :]
             data = data[: begun.start()]

@@ -25,6 +25,7 @@ from .opening import open_regular, write_all
 from .ops import OpError, Request
 from .paths import fault, kind_fault, shown
 from .staging import Bytes, Staged, stage_beside, stage_nameless
+from .versions import DIGEST_BYTES_MAX, Expected, placed_version, version_conflict
 
 Content: TypeAlias = Bytes | Staged
 
@@ -32,7 +33,15 @@ HELD_IN_MEMORY_MAX = 1024 * 1024
 """Old bytes held in memory while a file is written in place; more go to a file."""
 
 _IN_PLACE_ERRNOS = frozenset(
-    {errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EROFS}
+    {
+        errno.EBUSY,
+        errno.EXDEV,
+        errno.EPERM,
+        errno.EACCES,
+        errno.ENOTSUP,
+        errno.EROFS,
+        errno.ENAMETOOLONG,
+    }
 )
 """What a rename beside the target fails with where writing the file itself can work."""
 
@@ -46,13 +55,6 @@ class _Visible(Exception):
 
 class _Taken(Exception):
     """The file must be new, and somebody just made it."""
-
-
-def version_conflict(path: str) -> OpError:
-    return OpError(
-        "VERSION_CONFLICT",
-        f"{shown(path)} is not at the expected version. Read it again before you change it.",
-    )
 
 
 def writable_target(absolute: str, path: str) -> str:
@@ -88,14 +90,16 @@ def replace_file(
     request: Request,
     path: str,
     *,
+    version: str,
     mode: int | None = None,
-    must_create: bool = False,
-) -> bool:
-    """Puts `content` at the real path `target`; tells whether the file is new.
+    expected: Expected | None = None,
+) -> tuple[bool, str]:
+    """Puts `content` at the real path `target`; gives whether the file is new, and its version.
 
-    `mode` is set on the file where given. With `must_create` an existing file is
-    VERSION_CONFLICT. A cancel that comes before the content is in place undoes
-    everything; later it changes nothing. On any failure the old content is
+    `version` is that of the content, empty where the content is over the digest's
+    bound: then it is made from the file. `mode` is set on the file where given.
+    A cancel that comes before the content is in place undoes everything; later it
+    changes nothing. On any failure, VERSION_CONFLICT included, the old content is
     intact. Raises `OpError` and `OSError`.
     """
     try:
@@ -103,21 +107,22 @@ def replace_file(
     except FileNotFoundError:
         old = None
     if old is not None:
-        if must_create:
-            raise version_conflict(path)
         refused = kind_fault(old.st_mode, path)
         if refused is not None:
             raise refused
-        if not os.access(target, os.W_OK, effective_ids=True):
-            # A rename would get around the file's own permission.
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
+    if expected is not None:
+        # Before a temporary file is made, which would show in the directory's times.
+        expected.compare(target, request)
+    if old is not None and not os.access(target, os.W_OK, effective_ids=True):
+        # A rename would get around the file's own permission.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
     try:
-        _rename_over(target, content, old, request, mode, must_create)
+        found = _rename_over(target, content, old, request, mode, expected)
     except _Taken:
         raise version_conflict(path) from None
     except _Visible:
-        _write_in_place(target, content, request, path, mode)
-    return old is None
+        found = _write_in_place(target, content, request, path, mode, expected)
+    return old is None, version or found
 
 
 def _rename_over(
@@ -126,8 +131,9 @@ def _rename_over(
     old: os.stat_result | None,
     request: Request,
     mode: int | None,
-    must_create: bool,
-) -> None:
+    expected: Expected | None,
+) -> str:
+    """Gives the version of the placed file where its content is over the digest's bound."""
     if old is not None and old.st_nlink > 1:
         raise _Visible
     staged: Staged | None = None
@@ -147,7 +153,11 @@ def _rename_over(
         if mode is not None:
             os.fchmod(staged.fd, mode)
         request.stop_if_cancelled()
-        _place(staged, target, must_create)
+        written = os.fstat(staged.fd)
+        if expected is not None:
+            expected.compare(target, request)
+        _place(staged, target, must_create=expected is not None and expected.absent)
+        return placed_version(staged.fd, written) if content.size > DIGEST_BYTES_MAX else ""
     except OSError as error:
         if old is not None and error.errno in _IN_PLACE_ERRNOS:
             raise _Visible from None
@@ -157,18 +167,21 @@ def _rename_over(
             staged.discard()
 
 
-def _place(staged: Staged, target: str, must_create: bool) -> None:
+def _place(staged: Staged, target: str, *, must_create: bool) -> None:
     assert staged.path is not None
     if must_create:
         try:
             # Unlike a rename, a link never replaces what a command just made.
             os.link(staged.path, target, follow_symlinks=False)
-            return
         except FileExistsError:
             raise _Taken from None
         except OSError as error:
             if error.errno not in _IN_PLACE_ERRNOS:
                 raise
+        else:
+            # At once: the number of names shows in the file's times.
+            staged.unname()
+            return
     os.rename(staged.path, target)
     staged.placed()
 
@@ -214,13 +227,21 @@ def _carry_attributes(fd: int, target: str) -> None:
 
 
 def _write_in_place(
-    target: str, content: Content, request: Request, path: str, mode: int | None
-) -> None:
+    target: str,
+    content: Content,
+    request: Request,
+    path: str,
+    mode: int | None,
+    expected: Expected | None,
+) -> str:
+    """Gives the version of the file where its content is over the digest's bound."""
     fd, found = open_regular(target, os.O_RDWR, path, request)
     held: Staged | Bytes | None = None
     try:
         held = _hold_back(fd, found.st_size, target)
         request.stop_if_cancelled()
+        if expected is not None:
+            expected.compare_open(fd, request)
         if content.size > found.st_size:
             _reserve(fd, found.st_size, content.size)
         try:
@@ -234,6 +255,7 @@ def _write_in_place(
         except OSError:
             _restore(fd, held, path)
             raise
+        return placed_version(fd, os.fstat(fd)) if content.size > DIGEST_BYTES_MAX else ""
     finally:
         if isinstance(held, Staged):
             held.discard()

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from . import name_patterns, search_child
+from . import include_patterns, search_child
 from .ops import OpError
 from .ripgrep_output import Errors, Listing, Roots, RowReader, without_messages
+from .ripgrep_pattern import portable
 from .search_child import Budget
-from .search_paths import Start
+from .search_engine import Counted, Found, OnFile, Query
 from .search_rows import PREVIEW_BYTES, FirstRows, Row
 from .walk import PSEUDO
 
@@ -36,8 +37,8 @@ LISTED_FIRST: Final = 4_000
 LISTED_MAX: Final = 64_000
 """Files of one listing that are kept: the first ones that can matter. Few, for the
 memory of it; more each time the files before them held too few rows."""
-HINT_S: Final = 10.0
-"""Time of each further search that only serves a hint."""
+NAMES_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of names that are kept to tell ignored files from others, a few hundred thousand."""
 
 _BASE: Final = (
     *("--no-config", "--color", "never", "--no-heading", "--with-filename", "--null"),
@@ -53,42 +54,6 @@ _ROWS: Final = (
 _COUNT: Final = re.compile(rb"([^\0]*+)\0(\d++)\r?\n")
 
 
-@dataclass(frozen=True)
-class Query:
-    """What to search for."""
-
-    pattern: str
-    literal: bool
-    include: str | None
-    """Pattern of file names, in ripgrep's own syntax."""
-    start: Start
-    rows_max: int
-    no_ignore: bool = False
-    ignore_case: bool = False
-
-
-@dataclass
-class Found:
-    """What a search brought."""
-
-    rows: FirstRows
-    complete: bool = True
-    """False where the budget was over first."""
-    errors: Errors = field(default_factory=Errors)
-    first_error: str | None = None
-    """The first of `errors` in one line, its path as it is printed."""
-    binary: bool = False
-    """Whether matches in a binary file were not shown; only said of a start that is a file."""
-
-
-@dataclass
-class Counted:
-    """Matching lines by file."""
-
-    total: int = 0
-    complete: bool = True
-
-
 class Ripgrep:
     """One machine's ripgrep, searching from one working directory."""
 
@@ -100,32 +65,77 @@ class Ripgrep:
         """The first rows in order. Raises INVALID_PATTERN in ripgrep's words, SPAWN_FAILED."""
         roots = self._roots(query)
         found = Found(FirstRows(query.rows_max))
-        reader = RowReader(found.rows, roots, limit=None if query.start.is_file else MANY_ROWS)
-        argv = [*self._search(query), *_rows(query), *_pattern(query), "--", *roots.arguments]
-        ended = search_child.run(argv, budget, reader.feed, found.errors.feed)
-        found.errors.end()
+        errors = Errors()
+        is_file = query.start.is_file
+        reader = RowReader(found.rows, roots, limit=None if is_file else MANY_ROWS)
+        argv = [*self._search(query), *_rows(query), *([] if is_file else ["--stats"])]
+        argv += [*_pattern(query), "--", *roots.arguments]
+        ended = search_child.run(argv, budget, reader.feed, errors.feed)
+        errors.end()
         if reader.enough:
-            found.errors = Errors()
-            found.complete = self._in_batches(query, roots, found, budget)
-            found.first_error = roots.worded(found.errors)
-            return found
-        found.first_error = roots.worded(found.errors)
-        found.binary = query.start.is_file and reader.binary
-        found.complete = ended.complete
-        if ended.complete:
-            self._check(ended.exit_code, found.errors, found.rows.seen > 0)
+            errors = Errors()
+            found.complete = self._in_batches(query, roots, found, errors, budget)
+        else:
+            found.binary = is_file and reader.binary
+            found.searched = reader.files_searched
+            found.complete = ended.complete
+            if ended.complete:
+                self._check(ended.exit_code, errors, found.rows.seen > 0)
+        found.unsearched, found.first_error = errors.unsearched, roots.worded(errors)
         return found
 
-    def matches(self, query: Query, budget: Budget) -> bool:
-        """Whether anything matches, as far as can be seen in HINT_S."""
+    def other_case(self, query: Query, budget: Budget) -> bool:
         roots = self._roots(query)
-        argv = [*self._search(query), "--quiet", *_pattern(query), "--", *roots.arguments]
-        ended = search_child.run(argv, budget, _nothing, _nothing, HINT_S)
-        return ended.exit_code == 0
+        seen = False
 
-    def count(self, query: Query, budget: Budget, on_file: Callable[[bytes, int], None]) -> Counted:
-        """Counts matching lines; `on_file` gets each file's path below the start."""
-        roots = self._roots(query)
+        def feed(data: bytes) -> bool:
+            nonlocal seen
+            # A name that came in two pieces is no name here: it is only a hint.
+            seen = any(roots.fits(without_messages(raw)) for raw in data.split(b"\0") if raw)
+            return not seen
+
+        argv = [*self._search(query), "--ignore-case", "--files-with-matches", *_pattern(query)]
+        search_child.run([*argv, "--", *roots.arguments], budget, feed, _nothing)
+        return seen
+
+    def ignored(self, query: Query, found: Found, budget: Budget, on_file: OnFile) -> Counted:
+        """What is listed and was not searched is ignored: only that is searched now."""
+        wide = replace(query, no_ignore=True)
+        roots = self._roots(wide)
+        everything = self._names(wide, roots, budget)
+        if everything is None:
+            return Counted(complete=False)
+        if everything.count == found.searched:
+            return Counted()
+        all_names = everything.all()
+        if all_names is None:
+            return self._count(wide, roots, roots.arguments, budget, on_file)
+        heeding = self._names(query, roots, budget)
+        shown = None if heeding is None else heeding.all()
+        if shown is None:
+            return Counted(complete=False)
+        hidden = all_names - shown
+        files = sorted((raw, raw) for raw in hidden if roots.fits(raw))
+        plain_query = replace(wide, include=None)
+        counted = Counted()
+        for batch in _batches(files, FirstRows(1)):
+            arguments = [os.fsdecode(raw) for raw in batch]
+            more = self._count(plain_query, roots, arguments, budget, on_file)
+            counted.total += more.total
+            if not more.complete:
+                counted.complete = False
+                break
+        return counted
+
+    def _names(self, query: Query, roots: Roots, budget: Budget) -> _Names | None:
+        """The files that a search goes through; None where the budget was over first."""
+        names = _Names()
+        argv = [*self._argv, *_BASE, *_selection(query), "--files", "--", *roots.arguments]
+        return names if search_child.run(argv, budget, names.feed, _nothing).complete else None
+
+    def _count(
+        self, query: Query, roots: Roots, arguments: list[str], budget: Budget, on_file: OnFile
+    ) -> Counted:
         counted = Counted()
         carry = b""
 
@@ -135,25 +145,28 @@ class Ripgrep:
             end = 0
             while match := _COUNT.match(data, end):
                 end = match.end()
-                counted.total += int(match[2])
-                on_file(roots.below(without_messages(match[1])), int(match[2]))
+                raw = without_messages(match[1])
+                if roots.fits(raw):
+                    counted.total += int(match[2])
+                    on_file(roots.below(raw), int(match[2]))
             carry = data[end:]
             return True
 
-        argv = [*self._search(query), "--count", *_pattern(query), "--", *roots.arguments]
-        ended = search_child.run(argv, budget, feed, _nothing, HINT_S)
+        argv = [*self._search(query), "--count", *_pattern(query), "--", *arguments]
+        ended = search_child.run(argv, budget, feed, _nothing)
         counted.complete = ended.complete and ended.exit_code is not None
         return counted
+
+    def located(self, rows: list[Row], query: Query, chars_max: int, budget: Budget) -> list[Row]:
+        """ripgrep says with each row where its match is."""
+        return rows
 
     def file_of(self, row: Row) -> str:
         """The absolute path of a row's file."""
         return os.path.join(self._workdir, os.fsdecode(row.raw))
 
     def _search(self, query: Query) -> list[str]:
-        argv = [*self._argv, *_BASE, *_selection(query)]
-        if query.ignore_case:
-            argv.append("--ignore-case")
-        return argv
+        return [*self._argv, *_BASE, *_selection(query)]
 
     def _roots(self, query: Query) -> Roots:
         """What ripgrep is given as its paths.
@@ -162,13 +175,15 @@ class Ripgrep:
         applies the ignore files above the start to such paths as git does.
         """
         start = query.start
+        names = None if query.include is None else include_patterns.compiled(query.include)
+        again = query.include is not None and not include_patterns.for_ripgrep(query.include)[1]
         base = start.absolute if start.absolute == "/" else start.absolute.rstrip("/")
         if start.real == "/":
-            return Roots(start, b"", top_entries("/", query.include))
+            return Roots(start, b"", top_entries("/", names), names if again else None)
         workdir = self._workdir.rstrip("/")
         if (base + "/").startswith(workdir + "/") and _same_directory(".", self._workdir):
             base = "." + base[len(workdir) :]
-        return Roots(start, os.fsencode(base), [base])
+        return Roots(start, os.fsencode(base), [base], names if again else None)
 
     def _check(self, exit_code: int | None, errors: Errors, partly: bool) -> None:
         """Tells what went wrong as a whole from paths that could not be read.
@@ -183,51 +198,83 @@ class Ripgrep:
         ending = "was killed" if exit_code is None else f"ended with code {exit_code}"
         raise OpError("IO_ERROR", f"ripgrep {ending}. {words[:500]}".strip())
 
-    def _in_batches(self, query: Query, roots: Roots, found: Found, budget: Budget) -> bool:
+    def _in_batches(
+        self, query: Query, roots: Roots, found: Found, errors: Errors, budget: Budget
+    ) -> bool:
         """Searches the files in order until no other can matter; whether it came to that."""
         after: bytes | None = None
         files_max = LISTED_FIRST
         while True:
             listing = Listing(roots, after, found.rows.last_wanted, files_max)
-            if not self._list(query, listing, found, budget):
+            if not self._list(query, listing, errors, budget):
                 return False
             for batch in _batches(listing.files, found.rows):
-                if not self._search_batch(query, roots, batch, found, budget):
+                if not self._search_batch(query, roots, batch, found, errors, budget):
                     return False
             if not listing.more or not found.rows.wants(listing.files[-1][0]):
                 return True
             after = listing.files[-1][0]
             files_max = min(files_max * 2, LISTED_MAX)
 
-    def _list(self, query: Query, listing: Listing, found: Found, budget: Budget) -> bool:
+    def _list(self, query: Query, listing: Listing, errors: Errors, budget: Budget) -> bool:
         """Fills the listing; whether it came to an end."""
-        errors = Errors()
+        own = Errors()
         arguments = self._roots(query).arguments
         argv = [*self._argv, *_BASE, *_selection(query), "--files", "--", *arguments]
-        ended = search_child.run(argv, budget, listing.feed, errors.feed)
-        errors.end()
+        ended = search_child.run(argv, budget, listing.feed, own.feed)
+        own.end()
         if not ended.complete:
             return False
-        self._check(ended.exit_code, errors, partly=True)
+        self._check(ended.exit_code, own, partly=True)
         if listing.is_first:
             # Every further listing meets the same directories.
-            found.errors = errors
+            errors.take(own)
         listing.end()
         return True
 
     def _search_batch(
-        self, query: Query, roots: Roots, batch: list[bytes], found: Found, budget: Budget
+        self,
+        query: Query,
+        roots: Roots,
+        batch: list[bytes],
+        found: Found,
+        errors: Errors,
+        budget: Budget,
     ) -> bool:
         # The listing has applied the rules; named files are searched whatever they say.
         plain_query = replace(query, include=None, no_ignore=True)
         reader = RowReader(found.rows, roots, limit=None)
         argv = [*self._search(plain_query), *_rows(query), *_pattern(query), "--"]
         argv += [os.fsdecode(raw) for raw in batch]
-        ended = search_child.run(argv, budget, reader.feed, found.errors.feed)
-        found.errors.end()
+        ended = search_child.run(argv, budget, reader.feed, errors.feed)
+        errors.end()
         if ended.complete:
-            self._check(ended.exit_code, found.errors, partly=True)
+            self._check(ended.exit_code, errors, partly=True)
         return ended.complete
+
+
+class _Names:
+    """Names of files, each with a NUL behind it, as they come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._chunks: list[bytes] | None = []
+        self._bytes_left = NAMES_BYTES_MAX
+
+    def feed(self, data: bytes) -> bool:
+        self.count += data.count(b"\0")
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            self._chunks = None
+        if self._chunks is not None:
+            self._chunks.append(data)
+        return True
+
+    def all(self) -> set[bytes] | None:
+        """Every name; None where they were too many to keep."""
+        if self._chunks is None:
+            return None
+        return set(b"".join(self._chunks).split(b"\0")) - {b""}
 
 
 def _batches(files: list[tuple[bytes, bytes]], rows: FirstRows) -> Iterator[list[bytes]]:
@@ -257,7 +304,9 @@ def _selection(query: Query) -> list[str]:
         argv.append("--no-ignore")
     if query.include is not None:
         # A glob would bring back what is ignored; a file type only filters.
-        argv += ["--type-add", f"named:{query.include}", "--type", "named"]
+        for each in include_patterns.for_ripgrep(query.include)[0]:
+            argv += ["--type-add", f"named:{each}"]
+        argv += ["--type", "named"]
     return argv
 
 
@@ -267,16 +316,17 @@ def _rows(query: Query) -> list[str]:
 
 
 def _pattern(query: Query) -> list[str]:
-    return [*(["--fixed-strings"] if query.literal else []), "-e", query.pattern]
+    if query.literal:
+        return ["--fixed-strings", "-e", query.pattern]
+    return ["-e", portable(query.pattern)]
 
 
-def top_entries(folder: str, include: str | None) -> list[str]:
+def top_entries(folder: str, names: re.Pattern[str] | None) -> list[str]:
     """What a walk of `folder` would search, pseudo file systems excepted.
 
-    ripgrep reads whatever it is given by name: a file that `include` leaves out,
-    a link's target, and a FIFO until the time is over.
+    ripgrep reads whatever it is given by name: a file whose name does not fit, a
+    link's target, and a FIFO until the time is over.
     """
-    fits = None if include is None else name_patterns.compile_name(include)
     paths = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -284,7 +334,7 @@ def top_entries(folder: str, include: str | None) -> list[str]:
                 searched = entry.path not in PSEUDO
             else:
                 searched = entry.is_file(follow_symlinks=False) and (
-                    fits is None or fits.match(entry.name) is not None
+                    names is None or names.match(entry.name) is not None
                 )
             if searched and entry.name != ".git":
                 paths.append(entry.path)

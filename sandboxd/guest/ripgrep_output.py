@@ -24,6 +24,7 @@ _BINARY: Final = re.compile(
     rb' \(found "\\0" byte around offset \d+\)\n',
     re.DOTALL,
 )
+_SEARCHED: Final = re.compile(rb"^(\d+) files? searched\r?$", re.MULTILINE)
 _PATH_ERROR: Final = re.compile(
     rb"(?:rg: )?(?P<path>.+?): (?:IO error for operation on .+: )?"
     rb"(?P<words>[^:]+) \(os error \d+\)"
@@ -51,6 +52,13 @@ class Errors:
         self._line(self._carry)
         self._carry = b""
 
+    def take(self, other: Errors) -> None:
+        """Adds what another run complained about."""
+        self.unsearched += other.unsearched
+        if other.first is not None and (self.first is None or other.first < self.first):
+            self.first = other.first
+        self.other = (self.other + other.other)[:_ERROR_BYTES_MAX]
+
     def _line(self, line: bytes) -> None:
         found = _PATH_ERROR.fullmatch(line)
         if found is None:
@@ -70,6 +78,13 @@ class Roots:
     start: Start
     base: bytes
     arguments: list[str]
+    names: re.Pattern[str] | None = None
+    """What names must match besides, where ripgrep's own filter lets more through."""
+
+    def fits(self, raw: bytes) -> bool:
+        return self.names is None or (
+            self.names.match(os.fsdecode(os.path.basename(raw))) is not None
+        )
 
     def below(self, raw: bytes) -> bytes:
         """The path below the start; empty where the start is a file."""
@@ -98,7 +113,13 @@ class RowReader:
         self._carry = b""
         self._raw: bytes | None = None
         self._printed = b""
-        self._wanted = True
+        self._fits = True
+
+    @property
+    def files_searched(self) -> int | None:
+        """What `--stats` says at the end."""
+        said = _SEARCHED.search(self._carry)
+        return None if said is None else int(said[1])
 
     @property
     def binary(self) -> bool:
@@ -126,6 +147,9 @@ class RowReader:
             self._raw = raw
             self._path = without_messages(raw)
             self._printed = self._roots.printed(self._path)
+            self._fits = self._roots.fits(self._path)
+        if not self._fits:
+            return
         if not self._rows.wants(self._printed):
             self._rows.seen += 1
             return
@@ -157,6 +181,8 @@ class Listing:
         quick = plain(joined) and (bool(prefix) or b"~" not in joined)
         skip = len(self._roots.base) + 1
         for raw in names:
+            if not self._roots.fits(raw):
+                continue
             printed = prefix + raw[skip:] if quick else self._roots.printed(raw)
             if self._until is not None and printed > self._until:
                 continue

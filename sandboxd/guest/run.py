@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Final
 
-from . import environment, tree
+from . import environment, shells, tree
 from .calls import CALLS, Call
 from .children import CHILDREN, SCRIPT_FD, Child
 from .drain import DRAIN
@@ -113,6 +113,8 @@ class Command:
             check_s = min(check_s * 2, TREE_CHECK_S)
             own, untraceable = CALLS.remaining(self.call)
             if not own and not untraceable:
+                # What the last of them wrote may have come after the look at the pipe.
+                self._pump_for(0.0)
                 return []
             if not own:
                 break
@@ -172,7 +174,7 @@ def _run(request: Request) -> Answer:
     timeout_s = request.seconds("timeout_s", TIMEOUT_MAX_S)
     call_id = request.text("call_id")
     if request.machine.shell is None:
-        raise OpError("SHELL_MISSING", "there is no bash and no sh")
+        raise OpError("SHELL_MISSING", shells.missing_text())
     _enter_workdir(request.machine)
     reading, writing = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(reading, False)
@@ -218,7 +220,11 @@ def _enter_workdir(machine: Machine) -> None:
             # It was removed and made anew.
             os.chdir(machine.workdir)
     except OSError as error:
-        raise OpError("WORKING_DIRECTORY_MISSING", f"{machine.workdir}: {error.strerror}") from None
+        raise OpError(
+            "WORKING_DIRECTORY_MISSING",
+            f"The working directory {machine.workdir} cannot be entered: {error.strerror}. "
+            "Where it is gone, write a file into it: that makes it anew.",
+        ) from None
 
 
 def _start_shell(request: Request, pipe: int, wake: Wake) -> tuple[Child, str, int]:
@@ -232,7 +238,8 @@ def _start_shell(request: Request, pipe: int, wake: Wake) -> tuple[Child, str, i
     shell = machine.shell or ""
     script_fd: int | None = None
     if len(script) <= ARGUMENT_BYTES_MAX:
-        argv = [shell, "-c", os.fsdecode(script)]
+        # A script that begins with a dash would be an option of the shell.
+        argv = [shell, "-c", "--", os.fsdecode(script)]
     else:
         script_fd = _script_file(script)
         argv = [shell, f"/dev/fd/{SCRIPT_FD}"]

@@ -25,17 +25,17 @@ Everything in a body is valid UTF-8 without control characters but tabs.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
-from . import name_patterns, paths, search_rows, walk
+from . import include_patterns, name_patterns, paths, search_probe, search_rows, walk
 from .gitignore import IgnoreRules
-from .ops import Answer, Facts, Machine, Op, OpError, Request
-from .ripgrep import Counted, Found, Query, Ripgrep
+from .ops import Answer, Facts, Op, OpError, Request
 from .search_child import Budget
+from .search_engine import Engine, Found, Query
 from .search_paths import Start, find_start
-from .search_rows import Row
 
 ROWS_MAX: Final = 1_000
 PATHS_MAX: Final = 10_000
@@ -46,36 +46,14 @@ GLOB_BODY_BYTES_MAX: Final = 5 * 1024 * 1024
 """Bodies end there, and are then `capped`: only names of unusual length get so far."""
 UNDER_MAX: Final = 3
 """Paths that are named as holding ignored matches."""
-
-
-class Engine(Protocol):
-    """What a search of contents needs."""
-
-    def first_rows(self, query: Query, budget: Budget) -> Found:
-        """The first rows in order of path and line."""
-
-    def matches(self, query: Query, budget: Budget) -> bool:
-        """Whether there is any match."""
-
-    def count(self, query: Query, budget: Budget, on_file: _OnFile) -> Counted:
-        """The number of matching lines, and of each file's."""
-
-    def file_of(self, row: Row) -> str:
-        """The absolute path of the file that a row is from."""
-
-
-class _OnFile(Protocol):
-    def __call__(self, below: bytes, lines: int, /) -> None: ...
-
-
-def engine_of(machine: Machine) -> Engine:
-    """The engine of this machine. Raises SEARCH_UNAVAILABLE."""
-    if not machine.rg:
-        raise OpError(
-            "SEARCH_UNAVAILABLE",
-            "This sandbox has no ripgrep to search with. Use bash with grep -rn instead.",
-        )
-    return Ripgrep(machine.rg, machine.workdir)
+IGNORED_S: Final = 10.0
+"""Time of looking for ignored matches; what was counted until then is `At least`."""
+CASE_SHARE: Final = 0.2
+"""Time of looking for another case, as a share of the search's own: a hint that is worth
+little, owed to nobody, and all searches that need it found nothing."""
+CASE_FILES_MAX: Final = 2_000
+CASE_S_MIN: Final = 1.0
+"""Of that time where so few files were searched that nobody notices."""
 
 
 def _grep(request: Request) -> Answer:
@@ -83,7 +61,9 @@ def _grep(request: Request) -> Answer:
     for name, text in (("pattern", pattern), ("include", include)):
         if text is not None and (not text or "\0" in text):
             raise OpError("INVALID_INPUT", f"`{name}` must not be empty or contain NUL.")
-    engine = engine_of(request.machine)
+    if include is not None:
+        # Also where the start is a file: wrong is wrong.
+        include_patterns.alternatives(include)
     chars_max = request.integer("line_chars_max", 1, LINE_CHARS_MAX)
     start = find_start(request.machine, request.optional_text("path"))
     query = Query(
@@ -95,14 +75,15 @@ def _grep(request: Request) -> Answer:
         rows_max=request.integer("rows_max", 1, ROWS_MAX),
     )
     budget = Budget(request, request.seconds("timeout_s"))
+    engine = search_probe.engine_of(request, budget)
     found, hints = _Search(engine, query, budget, request.optional_text("path") is not None).run()
-    body, shown, cut = _rows_body(engine, found, chars_max, budget)
+    body, shown, cut = _rows_body(engine, query, found, chars_max, budget)
     return {
         "capped": found.rows.capped or shown < len(found.rows.first),
         "cut": cut,
         "timed_out": not found.complete and not budget.cancelled,
         "cancelled": budget.cancelled,
-        "unsearched": found.errors.unsearched,
+        "unsearched": found.unsearched,
         "first_error": found.first_error,
         "binary": found.binary,
         **hints,
@@ -126,29 +107,27 @@ class _Search:
         if not start.is_file and self._explicit:
             hidden = start.inside_git or self._rules.directory_ignored(start.real)
             query = replace(query, no_ignore=hidden)
+        begun = time.monotonic()
         found = self._engine.first_rows(query, self._budget)
+        took_s = time.monotonic() - begun
         if found.rows.seen or found.binary or not found.complete:
             return found, hints
-        # One quick look rules out both hints at once: the usual end.
-        widest = replace(query, no_ignore=True, ignore_case=True)
-        if not self._engine.matches(widest, self._budget):
-            return found, hints
         if not query.no_ignore and not start.is_file:
-            ignored = self._ignored(query)
+            ignored = self._ignored(query, found)
             if ignored is not None and self._all_ignored(start):
                 return self._engine.first_rows(replace(query, no_ignore=True), self._budget), hints
             hints["ignored"] = ignored
-        if hints["ignored"] is None:
-            hints["other_case"] = self._engine.matches(
-                replace(query, ignore_case=True), self._budget
-            )
+        if hints["ignored"] is None and _has_cases(query):
+            few = start.is_file or (found.searched or CASE_FILES_MAX + 1) <= CASE_FILES_MAX
+            budget = self._budget.shortened(max(CASE_S_MIN if few else 0.0, CASE_SHARE * took_s))
+            hints["other_case"] = self._engine.other_case(query, budget)
         return found, hints
 
     def _all_ignored(self, start: Start) -> bool:
         """Whether the given path holds ignored things only, by a rule such as `build/*`."""
         return self._explicit and self._rules.everything_ignored(start.real)
 
-    def _ignored(self, query: Query) -> Facts | None:
+    def _ignored(self, query: Query, found: Found) -> Facts | None:
         start = query.start
         under: Counter[bytes] = Counter()
         folders: dict[bytes, bytes | None] = {}
@@ -164,7 +143,8 @@ class _Search:
             if place in under or len(under) < PATHS_MAX:
                 under[place] += lines
 
-        counted = self._engine.count(replace(query, no_ignore=True), self._budget, on_file)
+        budget = self._budget.shortened(IGNORED_S)
+        counted = self._engine.ignored(query, found, budget, on_file)
         if not counted.total:
             return None
         most = sorted(under.items(), key=lambda item: (-item[1], item[0]))[:UNDER_MAX]
@@ -188,13 +168,21 @@ class _Search:
         return None
 
 
+def _has_cases(query: Query) -> bool:
+    """Whether another case could make a difference at all."""
+    pattern = query.pattern
+    if pattern.lower() == pattern.upper():
+        return False
+    return query.literal or not pattern.startswith("(?i)")
+
+
 def _rows_body(
-    engine: Engine, found: Found, chars_max: int, budget: Budget
+    engine: Engine, query: Query, found: Found, chars_max: int, budget: Budget
 ) -> tuple[bytes, int, int]:
     """The body, the number of rows in it, and of those whose line was cut."""
     body = bytearray()
     shown = cut = 0
-    for row in found.rows.first:
+    for row in engine.located(found.rows.first, query, chars_max, budget):
         text, was_cut = search_rows.line_text(row, engine.file_of(row), chars_max, budget)
         encoded = text.encode("utf-8", "replace")
         piece = row.printed + b"\0%d\0" % row.line + encoded + b"\n"

@@ -45,6 +45,10 @@ class Budget:
         """Whether the search must stop, for either reason."""
         return self.cancelled or time.monotonic() >= self.deadline
 
+    def shortened(self, seconds: float) -> Budget:
+        """The same budget with less time; it ends with this one, and is cancelled with it."""
+        return _Part(self, seconds)
+
     def attach(self, child: Child | None) -> None:
         with self._lock:
             self._child = child
@@ -58,6 +62,21 @@ class Budget:
             child = self._child
         if child is not None:
             CHILDREN.kill_group(child, signal.SIGKILL)
+
+
+class _Part(Budget):
+    """A budget within another."""
+
+    def __init__(self, whole: Budget, seconds: float) -> None:
+        self.deadline = min(whole.deadline, time.monotonic() + seconds)
+        self._whole = whole
+
+    @property
+    def cancelled(self) -> bool:
+        return self._whole.cancelled
+
+    def attach(self, child: Child | None) -> None:
+        self._whole.attach(child)
 
 
 @dataclass(frozen=True)
@@ -79,28 +98,25 @@ def run(
     budget: Budget,
     on_output: Sink,
     on_errors: Sink,
-    within_s: float | None = None,
+    stdin: int | None = None,
 ) -> Ended:
     """Runs a program to its end, or kills it when there is no use in going on.
 
-    `within_s` shortens the budget for this program. Raises `OpError` SPAWN_FAILED.
+    Raises `OpError` SPAWN_FAILED.
     """
-    deadline = budget.deadline
-    if within_s is not None:
-        deadline = min(deadline, time.monotonic() + within_s)
-    if budget.cancelled or time.monotonic() >= deadline:
+    if budget.over:
         return Ended(None, complete=False)
     out, out_end = os.pipe2(os.O_CLOEXEC)
     err, err_end = os.pipe2(os.O_CLOEXEC)
     try:
         try:
-            child = CHILDREN.spawn(argv, _ENVIRONMENT, stdout=out_end, stderr=err_end)
+            child = CHILDREN.spawn(argv, _ENVIRONMENT, stdin=stdin, stdout=out_end, stderr=err_end)
         finally:
             os.close(out_end)
             os.close(err_end)
         budget.attach(child)
         try:
-            complete = _pump({out: on_output, err: on_errors}, budget, deadline)
+            complete = _pump({out: on_output, err: on_errors}, budget)
             if not complete:
                 CHILDREN.kill_group(child, signal.SIGKILL)
             child.wait(_EXIT_S)
@@ -114,13 +130,13 @@ def run(
     return Ended(child.exit_code, complete and not budget.cancelled)
 
 
-def _pump(sinks: dict[int, Sink], budget: Budget, deadline: float) -> bool:
+def _pump(sinks: dict[int, Sink], budget: Budget) -> bool:
     poller = select.poll()
     for fd in sinks:
         poller.register(fd, select.POLLIN)
     open_fds = set(sinks)
     while open_fds:
-        left_s = deadline - time.monotonic()
+        left_s = budget.deadline - time.monotonic()
         if left_s <= 0 or budget.cancelled:
             return False
         for fd, _ in poller.poll(left_s * 1000 + 1):

@@ -60,6 +60,14 @@ class Start:
         # Read back, `~` would be the home folder.
         return b"./" + shown if not self.prefix and (shown + b"/").startswith(b"~/") else shown
 
+    def order_key(self, below: str, shown: bytes) -> bytes:
+        """What a name in the directory `below` the start is sorted by; `shown` is the name.
+
+        Directories are given with a slash behind them, so that the names of what is in
+        them come out in the order of whole printed paths.
+        """
+        return self.printed(shown) if not below and not self.prefix else shown
+
     @property
     def inside_git(self) -> bool:
         """Whether it is, or lies in, a `.git` folder: only then is one entered."""
@@ -88,8 +96,8 @@ def find_start(machine: Machine, given: str | None) -> Start:
         if given is None:
             raise OpError(
                 "WORKING_DIRECTORY_MISSING",
-                "The working directory does not exist any more. Make it again with bash, "
-                "or give a path.",
+                "The working directory does not exist any more. Write a file in it, which makes "
+                "it again, or give a path.",
             ) from None
         raise paths.missing(machine, given) from None
     except OSError as error:

@@ -15,13 +15,10 @@ _MARKS: tuple[tuple[bytes, str], ...] = (
     (codecs.BOM_UTF8, "utf-8"),
 )
 
-# Sure signs: no text begins like this, so NUL need not be seen.
+# Sure signs: they hold bytes that no text begins with, so NUL need not be seen.
 _SURE: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "PNG image"),
     (b"\xff\xd8\xff", "JPEG image"),
-    (b"GIF87a", "GIF image"),
-    (b"GIF89a", "GIF image"),
-    (b"%PDF-", "PDF document"),
     (b"PK\x03\x04", "ZIP archive"),
     (b"\x1f\x8b", "gzip data"),
     (b"\xfd7zXZ\x00", "xz data"),
@@ -32,6 +29,15 @@ _SURE: tuple[tuple[bytes, str], ...] = (
     (b"\xcf\xfa\xed\xfe", "Mach-O program"),
     (b"\x00asm", "WebAssembly module"),
     (b"SQLite format 3\x00", "SQLite database"),
+)
+
+# A text may begin like this: signs only where the bytes are not UTF-8 either. Small
+# files of these kinds need not hold NUL.
+_SPELLED: tuple[tuple[bytes, str], ...] = (
+    (b"GIF87a", "GIF image"),
+    (b"GIF89a", "GIF image"),
+    (b"%PDF-", "PDF document"),
+    (b"BZh91AY&SY", "bzip2 data"),
 )
 
 # Hints: only worth saying once NUL has shown that the content is binary.
@@ -71,9 +77,11 @@ def binary_type(head: bytes) -> str | None:
         if head.startswith(magic):
             return name
     encoding, _ = encoding_of(head)
-    if encoding != "utf-8" or b"\0" not in head:
+    if encoding != "utf-8":
         return None
-    for magic, name in _LIKELY:
+    if b"\0" not in head:
+        return _spelled(head)
+    for magic, name in (*_SPELLED, *_LIKELY):
         if head.startswith(magic):
             return name
     if head[4:8] == b"ftyp":
@@ -81,3 +89,14 @@ def binary_type(head: bytes) -> str | None:
     if head[257:262] == b"ustar":
         return "tar archive"
     return ""
+
+
+def _spelled(head: bytes) -> str | None:
+    for magic, name in _SPELLED:
+        if head.startswith(magic):
+            try:
+                # The last character may be cut.
+                codecs.utf_8_decode(head, "strict", False)
+            except UnicodeDecodeError:
+                return name
+    return None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from .opening import CHUNK_BYTES, write_all
 
 NAME_BYTES_MAX = 255
+PATH_BYTES_MAX = 4_095
 
 
 class Bytes:
@@ -58,6 +59,10 @@ class Staged:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+        self.unname()
+
+    def unname(self) -> None:
+        """Removes the temporary name; the open file stays."""
         if self.path is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
@@ -72,7 +77,8 @@ def stage_beside(target: str, mode: int) -> Staged:
     parent, name = os.path.split(target)
     while True:
         tail = f".{secrets.token_hex(6)}.tmp"
-        stem = os.fsdecode(b"." + os.fsencode(name)[: NAME_BYTES_MAX - len(tail) - 1])
+        room = min(NAME_BYTES_MAX, PATH_BYTES_MAX - len(os.fsencode(parent)) - 1) - len(tail) - 1
+        stem = os.fsdecode(b"." + os.fsencode(name)[: max(room, 0)])
         path = os.path.join(parent, stem + tail)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(FileExistsError):

@@ -1,8 +1,7 @@
 """The ops under `FileService`: whole contents, in pieces, for programs.
 
 Writes take the same locks as the tools and replace files by the same rules
-(`replace`). An upload lies beside its target until it is committed, so a stream
-that breaks off changes nothing.
+(`replace`); the uploads are in `uploads`.
 """
 
 from __future__ import annotations
@@ -15,23 +14,21 @@ import os
 import stat
 import threading
 
+from . import uploads
 from .handles import HANDLES
 from .listing import Listing
-from .locks import FILE_LOCKS, entry_identity, identity
+from .locks import FILE_LOCKS, entry_identity
 from .opening import SIZE_TOLD_MAX, open_regular
 from .ops import Answer, Facts, Op, OpError, Request
 from .paths import fault, resolve, shown
 from .removal import remove_tree
-from .replace import make_parents, replace_file, writable_target
-from .staging import Staged, stage_beside, stage_nameless
+from .replace import make_parents
+from .versions import file_version
 
 READ_BYTES_MAX = 1024 * 1024
-UPLOAD_BYTES_MAX = 1 << 40
 ENTRIES_BYTES_MAX = 32 * 1024
 """JSON of one page of a listing, without its last entry; a header holds 64 KiB."""
 ENTRIES_MAX = 500
-ABSENT = "absent"
-"""The one version that is known yet: the file must not exist."""
 
 
 class _OpenFile:
@@ -41,20 +38,6 @@ class _OpenFile:
 
     def close(self) -> None:
         os.close(self.fd)
-
-
-class _Upload:
-    def __init__(
-        self, staged: Staged, path: str, target: str, mode: int | None, must_create: bool
-    ) -> None:
-        self.staged = staged
-        self.path = path
-        self.target = target
-        self.mode = mode
-        self.must_create = must_create
-
-    def close(self) -> None:
-        self.staged.discard()
 
 
 def stat_facts(found: os.stat_result, version: str = "", link_target: str = "") -> Facts:
@@ -79,8 +62,23 @@ def file_open(request: Request) -> Answer:
         fd, found = open_regular(resolve(request.machine, path), os.O_RDONLY, path, request)
     except OSError as error:
         raise fault(error, path) from None
+    try:
+        # Of the file as it is now: a rename leaves the descriptor with these bytes.
+        version = _version(fd, found, request)
+    except BaseException:
+        os.close(fd)
+        raise
     handle = HANDLES.add(_OpenFile(fd, offset))
-    return {"handle": handle, "stat": stat_facts(found)}, b""
+    return {"handle": handle, "stat": stat_facts(found, version)}, b""
+
+
+def _version(fd: int, found: os.stat_result, request: Request) -> str:
+    """The version that belongs to `found`; empty where there is none that fits its size."""
+    try:
+        version, size = file_version(fd, found, request)
+    except OSError:
+        return ""
+    return version if size == found.st_size else ""
 
 
 def file_read(request: Request) -> Answer:
@@ -108,72 +106,6 @@ def close_handle(request: Request) -> Answer:
     return {}, b""
 
 
-def upload_open(request: Request) -> Answer:
-    path = request.text("path")
-    mode = request.optional_integer("mode", 0, 0o777)
-    expected = request.optional_text("expected_version")
-    if expected not in (None, ABSENT):
-        raise OpError("INVALID_INPUT", "This adapter gives no versions yet, except `absent`.")
-    target = resolve(request.machine, path)
-    try:
-        real = writable_target(target, path)
-        if request.flag("make_parents"):
-            make_parents(os.path.dirname(real))
-        staged = _stage(real)
-    except OSError as error:
-        raise fault(error, path, "write") from None
-    return {"handle": HANDLES.add(_Upload(staged, path, target, mode, expected == ABSENT))}, b""
-
-
-def _stage(real: str) -> Staged:
-    try:
-        return stage_beside(real, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not os.path.exists(real):
-            raise
-        # The file itself may be writable where its directory is not.
-        return stage_nameless("/tmp")
-
-
-def upload_append(request: Request) -> Answer:
-    handle = request.text("handle")
-    with HANDLES.use(handle, _Upload) as upload:
-        try:
-            if upload.staged.size + len(request.body) > UPLOAD_BYTES_MAX:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-            upload.staged.append(request.body)
-        except OSError as error:
-            # Half a piece may be there: the upload cannot go on, and its room is
-            # given back at once.
-            HANDLES.end(handle)
-            raise fault(error, upload.path, "write") from None
-        return {"bytes": upload.staged.size}, b""
-
-
-def upload_commit(request: Request) -> Answer:
-    with HANDLES.use(request.text("handle"), _Upload, last=True) as upload:
-        path, target = upload.path, upload.target
-        try:
-            with FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
-                real = writable_target(target, path)
-                created = replace_file(
-                    real,
-                    upload.staged,
-                    request,
-                    path,
-                    mode=upload.mode,
-                    must_create=upload.must_create,
-                )
-        except OSError as error:
-            raise fault(error, path, "write") from None
-        return {
-            "bytes": upload.staged.size,
-            "created": created,
-            "version": "",
-            "lock_wait_s": round(waited_s, 6),
-        }, b""
-
-
 def stat_path(request: Request) -> Answer:
     path = request.text("path")
     follow = request.flag("follow")
@@ -183,7 +115,18 @@ def stat_path(request: Request) -> Answer:
         link = _link_target(absolute, found)
     except OSError as error:
         raise fault(error, path, "stat") from None
-    return {"stat": stat_facts(found, link_target=link)}, b""
+    version = ""
+    if stat.S_ISREG(found.st_mode):
+        flags = os.O_RDONLY if follow else os.O_RDONLY | os.O_NOFOLLOW
+        # What may not be read has facts all the same.
+        with contextlib.suppress(OSError, OpError):
+            fd, found = open_regular(absolute, flags, path, request)
+            try:
+                version = _version(fd, found, request)
+            finally:
+                os.close(fd)
+        request.stop_if_cancelled("Cancelled while the file was read.")
+    return {"stat": stat_facts(found, version, link)}, b""
 
 
 def _link_target(path: str | bytes, found: os.stat_result) -> str:
@@ -353,9 +296,7 @@ OPS = {
     "file_open": Op(file_open, "verb"),
     "file_read": Op(file_read, "verb"),
     "file_close": Op(close_handle, "verb"),
-    "upload_open": Op(upload_open, "verb"),
-    "upload_append": Op(upload_append, "verb"),
-    "upload_commit": Op(upload_commit, "verb"),
+    **uploads.OPS,
     "upload_abort": Op(close_handle, "verb"),
     "stat": Op(stat_path, "verb"),
     "list_open": Op(list_open, "verb"),

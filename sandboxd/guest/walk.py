@@ -94,11 +94,13 @@ def _directory(
             for entry in entries:
                 _count(query, budget, walked)
                 if _is_directory(entry):
-                    if _entered(start, below + entry.name, enter_git):
+                    if entered(start, below + entry.name, enter_git):
                         directories += 1
-                        found.append((visible(os.fsencode(entry.name)) + b"/", entry.name + "/"))
+                        shown = visible(os.fsencode(entry.name)) + b"/"
+                        found.append((start.order_key(below, shown), entry.name + "/"))
                 elif _fits(entry, start, below, query, walked):
-                    found.append((visible(os.fsencode(entry.name)), entry.name))
+                    shown = visible(os.fsencode(entry.name))
+                    found.append((start.order_key(below, shown), entry.name))
                     if len(found) - directories > _FILES_KEPT_MAX:
                         found = _first(found, query.paths_max + 1)
     except OSError as error:
@@ -132,7 +134,8 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _entered(start: Start, below: str, enter_git: bool) -> bool:
+def entered(start: Start, below: str, enter_git: bool) -> bool:
+    """Whether a walk goes into the directory `below` the start."""
     name = below.rsplit("/", 1)[-1]
     if name == ".git" and not enter_git:
         return False

@@ -178,6 +178,7 @@ def bounds(settings: Settings) -> adapter_pb2.Limits:
         verb_timeout=duration(limits.VERB_TIMEOUT_S),
         upload_idle=duration(limits.UPLOAD_IDLE_S),
         keepalive_min=duration(limits.KEEPALIVE_MIN_MS / 1_000),
+        glob_entries_max=limits.GLOB_ENTRIES_MAX,
     )
 
 

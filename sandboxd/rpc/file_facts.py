@@ -14,6 +14,7 @@ from pydantic import Field
 from sandbox_adapter.v1 import file_pb2
 from sandboxd.errors import SandboxLost
 from sandboxd.tools.facts import Count, Facts
+from sandboxd.tools.versions import Version
 
 _KINDS: Final = {
     "file": file_pb2.FILE_KIND_FILE,
@@ -26,7 +27,6 @@ _NANOS_MIN: Final = -62_135_596_800 * 10**9
 _NANOS_MAX: Final = 253_402_300_799 * 10**9
 """The year 9999, where it ends."""
 _Path = Annotated[str, Field(max_length=65_536)]
-_Version = Annotated[str, Field(max_length=64)]
 
 
 class StatFacts(Facts):
@@ -36,7 +36,7 @@ class StatFacts(Facts):
     uid: Annotated[int, Field(ge=0, lt=2**32)]
     gid: Annotated[int, Field(ge=0, lt=2**32)]
     mtime_ns: Annotated[int, Field(ge=-(2**80), le=2**80)]
-    version: _Version
+    version: Version
     link_target: _Path
 
     def message(self) -> file_pb2.FileStat:
@@ -48,7 +48,7 @@ class StatFacts(Facts):
             mode=self.mode,
             uid=self.uid,
             gid=self.gid,
-            version=clean(self.version),
+            version=self.version,
             link_target=clean(self.link_target),
         )
         stat.modified_at.FromNanoseconds(nanos)
@@ -74,7 +74,7 @@ class AnyStatFacts(Facts):
 class CommitFacts(Facts):
     bytes: Count
     created: bool
-    version: _Version
+    version: Version
     lock_wait_s: Annotated[float, Field(ge=0)] | None = None
 
 

@@ -31,7 +31,9 @@ _JSON_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     name: {field.name: field.json_name for field in message.DESCRIPTOR.fields}
     for name, message in _TYPED.items()
 }
-_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# A string that never ends is a token up to the end: tried anew from each of its
+# quotes it would take the square of the input's size.
+_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 PARSE_INLINE_CHARS_MAX: Final = 256 * limits.KIB
 _INTEGER_CHARS_MAX: Final = 400
 """Digits of a number in the input: more is no number that a tool takes."""

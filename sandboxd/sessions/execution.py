@@ -155,12 +155,7 @@ class Execution:
         duration_s: float,
     ) -> None:
         outcomes.stamp(result, reservation.generation, reservation.started_at, duration_s)
-        record = live.record
-        told = False
-        if record.restart_untold and record.generation == reservation.generation:
-            told = outcomes.tell_restart(result)
-            # At once, so that only one of several results carries the line.
-            record.restart_untold = not told
+        told = _tell_restart(live, reservation, result)
         ending = tool_pb2.Ending.Name(result.ending).removeprefix("ENDING_")
         self._metrics.call_ended(
             reservation.tool,
@@ -169,9 +164,15 @@ class Execution:
             is_error=result.is_error,
             truncated=result.truncated,
         )
-        await self._ledger.record(
-            reservation, result.SerializeToString(), time.time(), restart_told=told
-        )
+        try:
+            await self._ledger.record(
+                reservation, result.SerializeToString(), time.time(), restart_told=told
+            )
+        except Exception:
+            # Nobody gets this result, so the next one tells it. A restart since then
+            # has set the note anyway.
+            live.record.restart_untold |= told
+            raise
 
 
 class _Measured:
@@ -198,6 +199,24 @@ class _Measured:
         if isinstance(waited_s, int | float):
             self._metrics.lock_waited(waited_s)
         return reply
+
+
+def _tell_restart(live: LiveSession, reservation: Reservation, result: tool_pb2.ToolResult) -> bool:
+    """Whether this result is the one that tells a restart, in its first line (contract.md 9).
+
+    That is the first of the generation, however it ended: a tool's error, a timeout, a
+    cancel, the loss of this generation as well. An UNKNOWN is not: its caller may get
+    no text at all. The result of a call of an earlier generation, which is late, is none.
+    """
+    record = live.record
+    if not record.restart_untold or record.generation != reservation.generation:
+        return False
+    if result.ending == tool_pb2.ENDING_UNKNOWN:
+        return False
+    outcomes.tell_restart(result)
+    # At once, so that only one of several results carries the line.
+    record.restart_untold = False
+    return True
 
 
 def _lost(live: LiveSession, error: SandboxLost) -> tool_pb2.ToolResult:

@@ -108,12 +108,9 @@ def stamp(
         result.text = result.text.replace("\0", "\ufffd")
 
 
-def tell_restart(result: tool_pb2.ToolResult) -> bool:
-    """Puts the restart line first. False where this result is none of the sandbox's own."""
-    if result.ending in (tool_pb2.ENDING_SANDBOX_LOST, tool_pb2.ENDING_UNKNOWN):
-        return False
+def tell_restart(result: tool_pb2.ToolResult) -> None:
+    """Puts the restart line first."""
     result.text = f"{RESTARTED}\n{result.text}"
-    return True
 
 
 def timestamp(at: float) -> Timestamp:

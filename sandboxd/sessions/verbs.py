@@ -24,7 +24,9 @@ from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.records import SessionKey
 
 _REASONS: Final = frozenset(
-    value.name.removeprefix("REASON_") for value in error_pb2.Reason.DESCRIPTOR.values
+    value.name.removeprefix("REASON_")
+    for value in error_pb2.Reason.DESCRIPTOR.values
+    if value.number
 )
 
 

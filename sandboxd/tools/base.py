@@ -77,7 +77,8 @@ def failed(reason: str, text: str) -> tool_pb2.ToolResult:
     contract does not have becomes IO_ERROR, the text is cut and made fit for a result.
     """
     name = f"REASON_{reason}"
-    if name not in error_pb2.Reason.keys():  # noqa: SIM118 - an enum wrapper, not a dict
+    if not dict(error_pb2.Reason.items()).get(name):
+        # Zero, which says that there is no reason, is none for a fault either.
         name = "REASON_IO_ERROR"
     ending = tool_pb2.ENDING_COMPLETED
     if reason == "DISK_FULL":
@@ -85,7 +86,7 @@ def failed(reason: str, text: str) -> tool_pb2.ToolResult:
     elif reason == "CANCELLED_BY_CALLER":
         ending = tool_pb2.ENDING_CANCELLED
     return tool_pb2.ToolResult(
-        text=plain(text, FAULT_CHARS_MAX),
+        text=plain(text, FAULT_CHARS_MAX) or "The sandbox refused this and did not say why.",
         is_error=True,
         reason=cast("error_pb2.Reason", name),
         ending=ending,

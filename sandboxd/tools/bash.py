@@ -30,20 +30,23 @@ _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _Name = Annotated[str, Field(max_length=64)]
 _Survivor = Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], _Name], Field(strict=False)]
 
-_SCHEMA: JsonObject = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "type": "object",
-    "properties": {
-        "command": {"type": "string", "description": "The script to run."},
-        "timeout": {
-            "type": "number",
-            "minimum": 0,
-            "description": "Most seconds that it may run. Default, also for 0: the operator's.",
+
+def _schema(default_s: float, max_s: float) -> JsonObject:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "description": "The script to run."},
+            "timeout": {
+                "type": "number",
+                "minimum": 0,
+                "description": "Most seconds that it may run, at most "
+                f"{max_s:g}. Default, also for 0: {default_s:g}.",
+            },
         },
-    },
-    "required": ["command"],
-    "additionalProperties": False,
-}
+        "required": ["command"],
+        "additionalProperties": False,
+    }
 
 
 class _Spill(Facts):
@@ -76,14 +79,15 @@ class BashTool:
 
     name = "bash"
     description = (
-        "Run a bash script (sh where the image has no bash) in the working directory, in a fresh "
+        "Runs a bash script (sh where the image has no bash) in the working directory, in a fresh "
         "shell each time: cd, variables and functions do not carry over to the next call. stdin "
         "is empty and there is no terminal, so pass flags instead of answering prompts. stdout "
-        "and stderr come back as one text; of long output the last 2000 lines or 50 KB, with the "
-        "path of a file that holds more. `timeout` is in seconds. A process started with & keeps "
-        "running after the call; send its output to a file if you need it."
+        "and stderr come back as one text; of long output the last "
+        f"{limits.BASH_LINES_MAX:,} lines or {limits.BASH_BYTES_MAX // limits.KIB} KB, with the "
+        "path of a file that holds more. timeout is in seconds; a command that reaches it is "
+        "ended, and what it printed is kept. A process started with & keeps running after the "
+        "call; send its output to a file if you need it."
     )
-    schema = _SCHEMA
     effect = tool_pb2.EFFECT_CLASS_OPAQUE
     parallel = False
 
@@ -96,6 +100,7 @@ class BashTool:
         self.timeout_default_s: float | None = min(timeout_default_s, timeout_max_s)
         self._max_s = timeout_max_s
         self._default_s = min(timeout_default_s, timeout_max_s)
+        self.schema: JsonObject = _schema(self._default_s, self._max_s)
 
     async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
         fields = Fields(raw, ("command", "timeout"))
@@ -118,9 +123,11 @@ class BashTool:
             timeout_s=timeout_s + ANSWER_SLACK_S,
         )
         facts = parse_facts(RunFacts, reply.facts)
-        if len(reply.body) > limits.BASH_BYTES_MAX:
-            raise SandboxLost("PROTOCOL", f"run: {len(reply.body)} bytes of text")
-        return _result(facts, _text(reply.body), timeout_s, asked_s)
+        # Measured as it is shown: what the guest should have cleaned grows here.
+        text = _text(reply.body)
+        if (size := len(text.encode("utf-8"))) > limits.BASH_BYTES_MAX:
+            raise SandboxLost("PROTOCOL", f"run: {size} bytes of text")
+        return _result(facts, text, timeout_s, asked_s)
 
 
 def _asked_timeout(raw: JsonObject) -> float:

@@ -1,9 +1,9 @@
 """The edit tool: replaces a text that occurs exactly once, or everywhere (contract.md 6).
 
-The guest takes op `edit` {`path`, `old_bytes`, `replace_all`, `file_bytes_max`}
-with the old and the new text, one after the other, as body. It matches exactly,
-blind to line-ending style and byte order mark only; where nothing matches it says
-why, and the words for that are here.
+The guest takes op `edit` {`path`, `old_bytes`, `replace_all`, `file_bytes_max`,
+`expected_version`?} with the old and the new text, one after the other, as body. It
+matches exactly, blind to line-ending style and byte order mark only; where nothing
+matches it says why, and the words for that are here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from sandboxd import limits
 from sandboxd.errors import GuestFault
 from sandboxd.tools.base import CallContext, InvalidInput, JsonObject, failed
 from sandboxd.tools.facts import Count, Facts, parse_facts
-from sandboxd.tools.faults import file_fault, refuse_versions
+from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields, encoded
+from sandboxd.tools.versions import EXPECTED_SCHEMA, Version, expected_version
 from sandboxd.tools.wording import counted, line_list, plain
 
 ANSWER_S = 300.0
@@ -34,7 +35,7 @@ Lines = Annotated[list[Line], Field(min_length=1, max_length=LINES_KEPT_MAX)]
 class _Facts(Facts):
     replacements: Annotated[int, Field(ge=1, le=2**53)]
     lines: Lines
-    version: str
+    version: Version
 
 
 class _Several(Facts):
@@ -66,6 +67,10 @@ _REASONS_OF_NO_MATCH = {
     "as it is in the file.",
     "unicode_form": "It matches at line {line} if Unicode normalisation is ignored (composed or "
     "decomposed accents): copy the characters from a read of the file.",
+    "outer_newlines": "It matches at line {line} without the line breaks at its beginning and end: "
+    "copy as many as the file has there.",
+    "nul_character": "oldText contains ␀, which stands for NUL bytes of the file: choose a part "
+    "without it, or use bash with sed or python3.",
     "replacement_character": "oldText contains U+FFFD, which stands for bytes of the file that are "
     "not UTF-8: choose a part without it, or use bash with sed or python3.",
     "already_applied": "newText is in the file already, at line {line}: the edit may have been "
@@ -92,6 +97,7 @@ _SCHEMA: JsonObject = {
             "type": "boolean",
             "description": "Replace every occurrence. Default: false.",
         },
+        "expectedVersion": EXPECTED_SCHEMA,
     },
     "required": ["path", "oldText", "newText"],
     "additionalProperties": False,
@@ -119,7 +125,7 @@ class EditTool:
         path = fields.path()
         old, new = _texts(fields)
         replace_all = fields.flag("replaceAll")
-        refuse_versions(fields.given("expectedVersion"))
+        expected = expected_version(fields)
         try:
             reply = await context.channel.request(
                 "edit",
@@ -129,6 +135,7 @@ class EditTool:
                     "old_bytes": len(old),
                     "replace_all": replace_all,
                     "file_bytes_max": limits.EDIT_FILE_BYTES_MAX,
+                    "expected_version": expected,
                 },
                 old + new,
                 reply_bytes_max=0,
@@ -180,8 +187,8 @@ def _refused(fault: GuestFault, path: str) -> tool_pb2.ToolResult:
         return failed(fault.reason, f"{_no_match(path)} {_explained(diagnosis)}".rstrip())
     if fault.reason == "IDENTICAL_TEXT":
         raise InvalidInput(
-            f"{IDENTICAL} They differ in their line endings, which edit keeps; use bash to "
-            "change those.",
+            f"{IDENTICAL} They differ in line endings or a byte order mark only, which edit "
+            "keeps; use bash to change those.",
             fault.reason,
         )
     raise file_fault(path, fault, "Use glob or bash ls to list it.") from None

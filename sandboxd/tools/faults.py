@@ -7,7 +7,8 @@ text of the contract's own keep the guest's one line, cleaned.
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -26,6 +27,21 @@ NOT_OF_FILES = frozenset(
 )
 """Reasons that say nothing about the file; they keep their way through the daemon."""
 
+ADVICE: Final[Mapping[str, str]] = {
+    "NOT_DIRECTORY": "Use glob or bash ls to see what is there, and correct the path.",
+    "PATH_TOO_LONG": "Use a shorter path.",
+    "SYMLINK_LOOP": "Use another path, or replace the links with bash.",
+    "PERMISSION_DENIED": "Use another path, or check owner and mode with bash ls -ld.",
+    "READ_ONLY": "Use a path in the working directory or in /tmp.",
+    "DISK_FULL": "Remove files that are not needed, then try again.",
+    "FILE_TOO_LARGE": "Use bash to work on it in parts.",
+    "FILE_EXISTS": "Use another path, or remove what is there with bash.",
+    "FILE_BUSY": "Try again when nothing uses it, or use another path.",
+    "IO_ERROR": "Use another path, or look into it with bash.",
+}
+"""What can be done where a system call failed (contract.md 9), by the guest's reason."""
+_BARE = "Cannot "
+"""How the guest's line begins where it holds a system call's error and no advice."""
 _ESCAPED = re.compile(r"\\x[0-9a-f]{2}")
 VERSION_CONFLICT = "{path} is not at the expected version. Read it again before you change it."
 
@@ -56,13 +72,7 @@ def file_fault(path: str, fault: GuestFault, directory_hint: str) -> Exception:
         return InvalidInput(f"{path} is a directory. {directory_hint}", fault.reason)
     if fault.reason == "VERSION_CONFLICT":
         return InvalidInput(VERSION_CONFLICT.format(path=path), fault.reason)
-    return InvalidInput(plain(str(fault), TEXT_CHARS_MAX), fault.reason)
-
-
-def refuse_versions(given: bool) -> None:
-    """No version can be expected yet, so none can be compared."""
-    if given:
-        raise InvalidInput(
-            "This adapter gives no versions yet, so `expectedVersion` cannot be checked. "
-            "Leave it out."
-        )
+    text = plain(str(fault), TEXT_CHARS_MAX)
+    if text.startswith(_BARE) and fault.reason in ADVICE:
+        text = f"{text} {ADVICE[fault.reason]}"
+    return InvalidInput(text, fault.reason)

@@ -23,8 +23,6 @@ from sandboxd.tools.name_patterns import nearest_call, without_leading_stars
 from sandboxd.tools.search_notes import SearchFacts, set_ending, stopping_notes
 from sandboxd.tools.wording import own_line, plain
 
-ENTRIES_MAX = 1_000_000
-"""Names that one search looks at; beyond it the paths found so far are the result."""
 PATTERN_CHARS_MAX = 1_024
 ANSWER_SLACK_S = 30.0
 REPLY_BYTES_MAX = 5 * limits.MIB
@@ -82,7 +80,7 @@ class GlobTool:
             "pattern": _pattern(fields, path),
             "path": path,
             "paths_max": limits.GLOB_PATHS_MAX,
-            "entries_max": ENTRIES_MAX,
+            "entries_max": limits.GLOB_ENTRIES_MAX,
             "timeout_s": self._timeout_s,
         }
         try:
@@ -129,7 +127,11 @@ def _paths(body: bytes) -> list[str]:
     paths = text.split("\n")[:-1]
     if len(paths) > limits.GLOB_PATHS_MAX or not all(paths):
         raise SandboxLost("PROTOCOL", "glob: the body does not hold paths")
-    return [path if path.isprintable() else plain(path, 32_768) for path in paths]
+    shown = [path if path.isprintable() else plain(path, 32_768) for path in paths]
+    if sum(map(len, shown)) > REPLY_BYTES_MAX:
+        # Control characters, which the guest should have made visible: they grow here.
+        raise SandboxLost("PROTOCOL", "glob: the paths are over their bound as they are shown")
+    return shown
 
 
 def _result(
@@ -171,7 +173,7 @@ def _notes(facts: _Facts, paths: list[str], path: str | None, timeout_s: float) 
     notes += stopping_notes(facts, timeout_s)
     if facts.entries_over:
         notes.append(
-            f"[Stopped after {ENTRIES_MAX:,} names: results are incomplete. "
+            f"[Stopped after {limits.GLOB_ENTRIES_MAX:,} names: results are incomplete. "
             "Narrow the path or pattern.]"
         )
     return notes

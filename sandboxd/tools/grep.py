@@ -31,6 +31,7 @@ REPLY_BYTES_MAX = 2 * limits.MIB
 
 _ROW = re.compile(r"([^\0\n]+)\0([0-9]{1,15})\0([^\0\n]*)\n")
 _PCRE = re.compile(r"look-around|backreference", re.IGNORECASE)
+_OTHER_ENGINE = re.compile(r"needs? ripgrep|this sandbox's grep")
 _PCRE_ADVICE = re.compile(r"\s*Consider enabling PCRE2.*", re.DOTALL)
 _OPENING = re.compile(r"[({\[*+?]")
 
@@ -162,12 +163,8 @@ def _include(fields: Fields, path: str | None) -> str | None:
     if "/" in include:
         call = nearest_call(include, path).worded("include")
         raise InvalidInput(f"include matches file names, not paths. Use {call}.", "INVALID_PATTERN")
-    for char, name in (("\0", "a NUL character"), (":", "a colon"), ("\n", "a line break")):
-        if char in include:
-            raise InvalidInput(
-                f"`include` contains {name}, which it cannot match. Put ? in its place.",
-                "INVALID_PATTERN",
-            )
+    if "\0" in include:
+        raise InvalidInput("`include` contains a NUL character. Remove it.", "INVALID_PATTERN")
     if len(include) > INCLUDE_CHARS_MAX:
         raise InvalidInput(
             f"`include` is longer than {INCLUDE_CHARS_MAX} characters. Use a shorter pattern.",
@@ -202,6 +199,8 @@ def _worded(fault: GuestFault, pattern: str, path: str | None, literal: bool) ->
     elif "multiline" in words or '"\\n"' in words:
         hint = "grep matches within single lines: search for one of the lines."
         words = words.partition("\n")[0]
+    elif _OTHER_ENGINE.search(words):
+        hint = "Write the pattern in simpler terms, or use bash with grep."
     elif not literal and _OPENING.search(pattern):
         hint = "To search for the text as it stands, set literal=true; or escape it with \\."
     else:

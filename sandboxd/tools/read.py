@@ -13,6 +13,7 @@ from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
 from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields
+from sandboxd.tools.versions import Version
 from sandboxd.tools.wording import counted, own_line
 
 ANSWER_S = limits.READ_SCAN_S + 60.0
@@ -33,7 +34,7 @@ class _Facts(Facts):
     nul: bool
     encoding: str
     size: Count
-    version: str
+    version: Version
 
 
 class _Binary(Facts):
@@ -159,12 +160,13 @@ def _notes(facts: _Facts) -> list[str]:
     notes = []
     if facts.last == 0:
         notes.append("[File is empty]")
+    wide = facts.encoding.upper()[:6]
+    if wide not in ("UTF-16", "UTF-32"):
+        wide = ""
     if facts.replaced:
-        notes.append(NOT_UTF8)
-    if facts.encoding.startswith("utf-16"):
-        notes.append("[File is UTF-16: it is shown decoded, and edit cannot change it.]")
-    elif facts.encoding.startswith("utf-32"):
-        notes.append("[File is UTF-32: it is shown decoded, and edit cannot change it.]")
+        notes.append(NOT_UTF8.replace("UTF-8", wide) if wide else NOT_UTF8)
+    if wide:
+        notes.append(f"[File is {wide}: it is shown decoded, and edit cannot change it.]")
     if facts.nul:
         notes.append("[NUL bytes are shown as ␀.]")
     return notes

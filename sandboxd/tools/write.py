@@ -1,7 +1,7 @@
 """The write tool: creates a file or replaces its whole content (contract.md 6).
 
-The guest takes op `write` {`path`} with the content as body and answers with the
-facts of `_Facts`; the file changes as `guest/replace.py` says.
+The guest takes op `write` {`path`, `expected_version`?} with the content as body and
+answers with the facts of `_Facts`; the file changes as `guest/replace.py` says.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from sandboxd import limits
 from sandboxd.errors import GuestFault
 from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
 from sandboxd.tools.facts import Count, Facts, parse_facts
-from sandboxd.tools.faults import file_fault, refuse_versions
+from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields, encoded
+from sandboxd.tools.versions import EXPECTED_SCHEMA, Version, expected_version
 from sandboxd.tools.wording import counted
 
 ANSWER_S = 240.0
@@ -22,7 +23,7 @@ ANSWER_S = 240.0
 class _Facts(Facts):
     bytes: Count
     created: bool
-    version: str
+    version: Version
 
 
 _SCHEMA: JsonObject = {
@@ -38,6 +39,7 @@ _SCHEMA: JsonObject = {
             "type": "string",
             "description": "The whole content, with every newline that the file should have.",
         },
+        "expectedVersion": EXPECTED_SCHEMA,
     },
     "required": ["path", "content"],
     "additionalProperties": False,
@@ -63,7 +65,7 @@ class WriteTool:
         fields = Fields(raw, ("path", "content", "expectedVersion"))
         path = fields.path()
         content = encoded(fields.text("content"), "content")
-        refuse_versions(fields.given("expectedVersion"))
+        expected = expected_version(fields)
         if len(content) > limits.WRITE_BYTES_MAX:
             raise InvalidInput(
                 f"`content` is {len(content)} bytes, and {limits.WRITE_BYTES_MAX} are the most. "
@@ -73,7 +75,7 @@ class WriteTool:
         try:
             reply = await context.channel.request(
                 "write",
-                {"call_id": context.call_id, "path": path},
+                {"call_id": context.call_id, "path": path, "expected_version": expected},
                 content,
                 reply_bytes_max=0,
                 timeout_s=ANSWER_S,

@@ -37,6 +37,14 @@ class FileServiceStub:
     promises: atomic for readers where the file system allows it, and on any
     failure the old content is intact.
 
+    Versions. The version of a file is opaque: at most 64 characters of printable
+    ASCII, to be compared for equality and passed back as `expected_version`. Up to
+    64 MiB it is a digest of the content, so files of equal content have equal
+    versions; above, it stands for the file's identity, size and times. The value
+    `absent` stands for a file that does not exist. An expected version is compared
+    under the file's lock, right before the file is replaced; where it differs
+    nothing changes. One that breaks the form is INVALID_INPUT, the empty one too.
+
     There is no call id. Reading is safe to repeat. Each write says whether
     repeating it is safe. `expected_version` gives compare-and-swap where a
     repeat must not overwrite what came between.
@@ -112,6 +120,14 @@ class FileServiceServicer:
     promises: atomic for readers where the file system allows it, and on any
     failure the old content is intact.
 
+    Versions. The version of a file is opaque: at most 64 characters of printable
+    ASCII, to be compared for equality and passed back as `expected_version`. Up to
+    64 MiB it is a digest of the content, so files of equal content have equal
+    versions; above, it stands for the file's identity, size and times. The value
+    `absent` stands for a file that does not exist. An expected version is compared
+    under the file's lock, right before the file is replaced; where it differs
+    nothing changes. One that breaks the form is INVALID_INPUT, the empty one too.
+
     There is no call id. Reading is safe to repeat. Each write says whether
     repeating it is safe. `expected_version` gives compare-and-swap where a
     repeat must not overwrite what came between.
@@ -137,7 +153,8 @@ class FileServiceServicer:
 
         The first message carries the facts, the others data in order. Without
         `length` it ends where the file ended when reading got there. Not locked: a
-        file that is replaced meanwhile is read as it was opened.
+        file that is replaced meanwhile is read as it was opened, and of one that is
+        written in place meanwhile the data can be newer than the facts.
 
         Errors:
         * NOT_FOUND (FILE_NOT_FOUND): nothing is there.
@@ -284,6 +301,14 @@ class FileService:
     Writes take the same locks as the tools `write` and `edit`, and share their
     promises: atomic for readers where the file system allows it, and on any
     failure the old content is intact.
+
+    Versions. The version of a file is opaque: at most 64 characters of printable
+    ASCII, to be compared for equality and passed back as `expected_version`. Up to
+    64 MiB it is a digest of the content, so files of equal content have equal
+    versions; above, it stands for the file's identity, size and times. The value
+    `absent` stands for a file that does not exist. An expected version is compared
+    under the file's lock, right before the file is replaced; where it differs
+    nothing changes. One that breaks the form is INVALID_INPUT, the empty one too.
 
     There is no call id. Reading is safe to repeat. Each write says whether
     repeating it is safe. `expected_version` gives compare-and-swap where a

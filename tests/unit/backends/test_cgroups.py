@@ -48,6 +48,15 @@ def test_cgroup_that_vanished_has_no_processes(tmp_path: Path) -> None:
     assert cgroup.kill(0.1)
 
 
+def test_folder_of_a_cgroup_is_removed_only_when_nothing_is_in_it(tmp_path: Path) -> None:
+    left, used = tmp_path / "left", tmp_path / "used"
+    left.mkdir()
+    (used / "below").mkdir(parents=True)
+    ContainerCgroup(STRANGE_ID, (left, used, tmp_path / "gone")).remove_empty()
+    assert not left.exists()
+    assert used.exists()
+
+
 def test_v2_cgroup_is_killed_by_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("")
     (tmp_path / "cgroup.kill").write_text("")

@@ -30,6 +30,32 @@ def test_start_failure_hints_and_keeps_the_engines_words_to_the_operator(
 
 
 @pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("Cannot mkdir: /workspace is not a directory", "/workspace"),
+        (
+            'error mounting "/x/store/home" to rootfs at "/home/sandbox": x: not a directory',
+            "/home/sandbox",
+        ),
+        (
+            'error mounting "/state/x" to rootfs at "/.sandboxd/toolbox": open /x: not a directory',
+            "/.sandboxd/toolbox",
+        ),
+        (
+            "unable to find user 1: read /engine/overlay2/x/merged/etc/passwd: is a directory",
+            "/etc/passwd",
+        ),
+    ],
+)
+def test_what_an_image_has_in_the_way_is_named_without_paths_of_the_host(
+    words: str, place: str
+) -> None:
+    failure = failures.start_failed(ProfileSettings(), EngineRefused(500, words))
+    assert str(failure) == f"what the image has at or above `{place}` is in the way of a mount"
+    assert failure.operator_text == words
+
+
+@pytest.mark.parametrize(
     ("image", "pulled"),
     [
         ("debian:bookworm-slim", True),

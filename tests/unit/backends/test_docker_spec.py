@@ -73,6 +73,7 @@ def test_default_profile_gives_exactly_this_container() -> None:
             *["--home", "/home/sandbox"],
             *["--user", "sandbox"],
             *["--rg-argv", '["/.sandboxd/toolbox/bin/rg"]'],
+            *["--search", "auto"],
             *["--base-env", '{"PATH":"/usr/bin","LD_PRELOAD":"/evil.so"}'],
         ],
         "Cmd": [],

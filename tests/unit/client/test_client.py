@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -196,6 +197,34 @@ async def test_call_over_the_message_bound_is_refused_before_it_is_sent(tmp_path
             "field": field, "rule": "must fit in a message of 20 MiB"
         }  # fmt: skip
     assert service.requests == []
+
+
+async def test_call_with_half_a_character_reaches_the_adapter(tmp_path: Path) -> None:
+    async def handler(request: Any, context: Context) -> Any:
+        return done(request)
+
+    service = Scripted(handler)
+    arguments = {"path": "é\U0001f600", "content": "a\ud800"}
+    async with serving(tmp_path / "s", service) as target, AdapterClient(target) as client:
+        await client.call_tool("ses", "write", arguments)
+    assert json.loads(service.requests[0].custom.json) == arguments
+
+
+async def test_write_passes_the_expected_version_and_tells_of_a_conflict(tmp_path: Path) -> None:
+    async def handler(request: Any, context: Context) -> Any:
+        if request[0].header.expected_version == "v1":
+            return file_pb2.WriteFileResponse(version="v2")
+        return await fail(context, "ABORTED", "VERSION_CONFLICT")
+
+    service = Scripted(handler)
+    async with serving(tmp_path / "s", service) as target, AdapterClient(target) as client:
+        assert (await client.files.write("ses", "a", b"x", expected_version="v1")).version == "v2"
+        with pytest.raises(errors.VersionConflict):
+            await client.files.write("ses", "a", b"x", expected_version="")
+        with pytest.raises(errors.VersionConflict):
+            await client.files.write("ses", "a", b"x")
+    headers = [request[0].header for request in service.requests]
+    assert [header.HasField("expected_version") for header in headers] == [True, True, False]
 
 
 async def test_call_of_exactly_the_message_bound_is_sent(tmp_path: Path) -> None:

@@ -151,7 +151,15 @@ class GuestSide:
 class Guest(GuestSide):
     """A guest process in mode `local`, with folders of its own."""
 
-    def __init__(self, zipapp: Path, *, rg_argv: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        zipapp: Path,
+        *,
+        rg_argv: list[str] | None = None,
+        search: str = "auto",
+        path: str | None = None,
+    ) -> None:
+        """`path`: what commands and the search for a grep have as PATH."""
         self.root = Path(tempfile.mkdtemp(prefix="guest-", dir="/tmp"))
         self.workdir = self.root / "workspace"
         self.home = self.root / "home"
@@ -169,7 +177,8 @@ class Guest(GuestSide):
                 *["--secret-file", str(self.secret_file)],
                 *["--workdir", str(self.workdir), "--home", str(self.home)],
                 *["--root", str(self.root), "--rg-argv", json.dumps(rg_argv)],
-                *["--base-env", json.dumps({"PATH": os.environ["PATH"]})],
+                *["--search", search],
+                *["--base-env", json.dumps({"PATH": path or os.environ["PATH"]})],
             ],
             env={"LC_ALL": "C", "PATH": "/nowhere"},
             stdin=subprocess.DEVNULL,

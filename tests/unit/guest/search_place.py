@@ -10,9 +10,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd.tools.base import CallContext, Tool, run_tool
@@ -20,17 +20,39 @@ from tests.unit.guest.guest_channel import GuestChannel
 from tests.unit.guest.real_guest import Guest, pack
 
 
-def engines() -> dict[str, str]:
-    """The different versions of ripgrep on this machine: version to path."""
-    found: dict[str, str] = {}
+@dataclass(frozen=True)
+class Setup:
+    """What a guest is given to search with."""
+
+    rg: str | None = None
+    grep: str | None = None
+    """A program that is put on PATH as `grep`, before all others."""
+    search: str = "auto"
+
+    @property
+    def is_ripgrep(self) -> bool:
+        return self.rg is not None
+
+
+def engines() -> dict[str, Setup]:
+    """The engines of this machine: each version of ripgrep, and each kind of grep."""
+    found: dict[str, Setup] = {}
     for folder in (str(Path(sys.executable).parent), *os.environ["PATH"].split(":"), "/usr/bin"):
         path = shutil.which("rg", path=folder)
         if path is not None:
             said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
             version = re.match(r"ripgrep (\S+)", said.stdout)
             assert version is not None
-            found.setdefault(version[1], path)
+            found.setdefault(f"ripgrep-{version[1]}", Setup(rg=path))
+    for name, program in (("gnu-grep", "grep"), ("busybox", "busybox")):
+        path = shutil.which(program)
+        if path is not None:
+            found[name] = Setup(grep=path, search="grep")
     return found
+
+
+def a_ripgrep() -> Setup:
+    return next(setup for setup in engines().values() if setup.is_ripgrep)
 
 
 class SearchPlace:
@@ -82,13 +104,21 @@ class SearchPlace:
 
 
 @contextmanager
-def search_place(rg: str | None) -> Iterator[SearchPlace]:
-    """A place whose guest uses this ripgrep, or has none."""
+def search_place(setup: Setup) -> Iterator[SearchPlace]:
+    """A place whose guest has these engines to choose from."""
     with tempfile.TemporaryDirectory(prefix="guest-zip-") as folder:
         zipapp = Path(folder) / "guest.pyz"
         pack(zipapp)
-        with mock.patch("shutil.which", return_value=rg):
-            guest = Guest(zipapp)
+        programs = Path(folder) / "bin"
+        programs.mkdir()
+        if setup.grep is not None:
+            (programs / "grep").symlink_to(setup.grep)
+        guest = Guest(
+            zipapp,
+            rg_argv=[setup.rg] if setup.rg else [],
+            search=setup.search,
+            path=f"{programs}:{os.environ['PATH']}",
+        )
         try:
             yield SearchPlace(guest)
         finally:

@@ -215,6 +215,7 @@ def test_spawn_is_tried_again_while_no_process_can_be_made() -> None:
     """)
 
 
+@pytest.mark.tool_case("B39")
 @pytest.mark.parametrize("threads", [16])
 def test_children_of_many_threads_get_their_own_codes(threads: int) -> None:
     inside(f"""

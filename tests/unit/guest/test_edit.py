@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,14 @@ from hypothesis import strategies as st
 
 from sandboxd.guest.diagnose import diagnose
 from sandboxd.guest.locks import FILE_LOCKS
-from sandboxd.guest.matching import TooLarge, folded, match_lines, needle, replaced
+from sandboxd.guest.matching import (
+    TooLarge,
+    ambiguous_starts,
+    folded,
+    match_lines,
+    needle,
+    replaced,
+)
 from sandboxd.guest.ops import Facts, Machine, OpError
 from tests.unit.guest.direct import EDIT_BYTES_MAX, edit_file, machine_in
 from tests.unit.guest.real_guest import Guest, GuestSaidNo
@@ -65,7 +73,7 @@ def naive(data: bytes, old: bytes, new: bytes) -> tuple[bytes, list[int]]:
                 style = endings[0] == b"\r\n"
             else:
                 style = own * 2 > len(endings)
-            text = folded(new)
+            text = folded(new) if every else new
             out += text.replace(b"\n", b"\r\n") if style else text
             lines.append(line)
             line += len(endings)
@@ -85,6 +93,24 @@ def test_replacing_changes_no_byte_outside_the_matches(data: bytes, old: bytes, 
     expected, lines = naive(data, old, new)
     assert apply(data, old, new) == (expected, len(lines))
     assert match_lines(folded(data), folded(old)) == lines[:100]
+
+
+REPEATING = st.tuples(st.text("ab", min_size=1, max_size=5), st.integers(1, 8)).map(
+    lambda part: part[0].encode() * part[1]
+)
+
+
+@given(st.lists(REPEATING).map(b"".join), REPEATING)
+def test_every_place_is_found_where_a_text_overlaps_itself(content: bytes, old: bytes) -> None:
+    places = [at for at in range(len(content)) if content.startswith(old, at)]
+    assert list(chain.from_iterable(ambiguous_starts(content, old))) == places
+
+
+def test_text_that_begins_at_millions_of_places_is_counted_at_once() -> None:
+    started = time.process_time()
+    (run,) = ambiguous_starts(b"ab" * 20_000_000, b"ab" * 10_000_001)
+    assert len(run) == 10_000_000
+    assert time.process_time() - started < 5
 
 
 @given(PIECES, PIECES.filter(bool), PIECES, st.integers(0, 30))
@@ -115,8 +141,14 @@ def test_edit_puts_the_new_text_in_literally(machine: Machine, file: Path, text:
         (b"a\nk\r\nb\nc\n", "b\nc", "x\ny\nz", b"a\nk\r\nx\ny\nz\n"),
         (b"\xef\xbb\xbfa\n", "a", "b", b"\xef\xbb\xbfb\n"),
         (b"\xef\xbb\xbfa\n", "\ufeffa", "\ufeffb", b"\xef\xbb\xbfb\n"),
+        (b"\xef\xbb\xbfa\r\n", "\ufeffa\n", "", b"\xef\xbb\xbf"),
+        (b"a\n", "\ufeffa", "b", b"b\n"),
+        (b"x\n\xef\xbb\xbfa\n", "\ufeffa", "a", b"x\na\n"),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfa\n", "\ufeff", "", b"\xef\xbb\xbfa\na\n"),
+        (b"\xef\xbb\xbf\xef\xbb\xbfa", "\ufeffa", "b", b"\xef\xbb\xbfb"),
         (b"caf\xe9 old\n", "old", "new", b"caf\xe9 new\n"),
         (b"one line", "line", "two\nlines", b"one two\nlines"),
+        (b"one line", "line", "two\r\nlines\n", b"one two\r\nlines\n"),
         (b"a\nlast", "last", "end", b"a\nend"),
         (b"a\tb\rc\x0c\n", "b\rc", "x", b"a\tx\x0c\n"),
     ],
@@ -168,6 +200,11 @@ def test_edit_that_only_changes_line_endings_is_refused(machine: Machine, file: 
         (b"a\n\tb\nc\n", "  2\t\tb\n  3\tc", {"kind": "line_numbers", "line": 2}),
         (b"a\nb\nc\n", "b\\nc", {"kind": "escaped", "line": 2}),
         (b"a\nsomething new\n", "something old", {"kind": "already_applied", "line": 2}),
+        (b"a\nlast", "last\n", {"kind": "outer_newlines", "line": 2}),
+        (b"first\nb", "\n\nfirst", {"kind": "outer_newlines", "line": 1}),
+        (b"a \n\nb", "a\n\n", {"kind": "trailing_whitespace", "line": 1}),
+        (b"a\nx\0y", "x\u2400y", {"kind": "nul_character", "line": 2}),
+        (b"\xef\xbb\xbfa", "\ufeff", {"kind": "unknown"}),
         (b"a\nb\n", "quite different", {"kind": "unknown"}),
     ],
 )
@@ -204,9 +241,9 @@ def test_edit_without_a_match_quotes_the_nearest_line_with_tabs_visible(
     ids=["blanks", "blank_lines", "one_line", "short_lines", "marks", "letters_with_marks"],
 )
 def test_diagnosis_of_a_hostile_file_is_bounded(content: bytes) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert diagnose(content, b"a  b c", b"")["kind"] == "unknown"
-    assert time.monotonic() - started < 8
+    assert time.process_time() - started < 8
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
@@ -248,9 +285,9 @@ def test_edit_never_creates_and_never_hangs(
 def test_edit_of_the_largest_file_takes_seconds(machine: Machine, file: Path) -> None:
     line = b"some words of a line\r\n"
     file.write_bytes(line * (60 * 1024 * 1024 // len(line)) + b"lone\nUNIQUE\r\n")
-    started = time.monotonic()
+    started = time.process_time()
     facts = edit_file(machine, "f", "lone\nUNIQUE\n", "x\n")
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
     assert facts["replacements"] == 1
     assert file.read_bytes()[-len(line) - 2 :] == line + b"x\n"
 

@@ -179,6 +179,25 @@ def test_read_decodes_wide_encodings_with_a_mark(
 
 
 @pytest.mark.parametrize(
+    ("data", "body", "replaced"),
+    [
+        (b"\xff\xfea\0\0\xd8b\0", "a\ufffdb", True),
+        (b"\xff\xfea\0\n\0b", "a\n\ufffd", True),
+        (b"\xff\xfe\0\0a\0\0\0\xff\xff\xff\xff", "a\ufffd", True),
+        ("\ufeffa\ufffdb".encode("utf-16-le"), "a\ufffdb", False),
+        ("\ufeffa\ufffdb".encode("utf-16-be") + b"\0\n" * 2_100 + b"\xd8\0", "", False),
+    ],
+)
+def test_read_tells_of_wide_characters_that_are_broken(
+    machine: Machine, work: Path, data: bytes, body: str, replaced: bool
+) -> None:
+    (work / "f").write_bytes(data)
+    facts, shown = read(machine, "f", offset=1 if body else 2)
+    assert shown.decode().strip("\n") == body
+    assert facts["replaced"] is replaced
+
+
+@pytest.mark.parametrize(
     ("data", "kind"),
     [
         (b"\x89PNG\r\n\x1a\n", "PNG image"),
@@ -186,6 +205,10 @@ def test_read_decodes_wide_encodings_with_a_mark(
         (b"x" * 8_191 + b"\0", ""),
         (b"\x7fELF\2\1", "ELF program"),
         (b"RIFF\0\0\0\0WAVE", "RIFF media"),
+        (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n1 0 obj\n", "PDF document"),
+        (b"%PDF-1.4\n\0", "PDF document"),
+        (b"GIF89a\1\0\1\0", "GIF image"),
+        (b"BZh91AY&SY\xe9\x1c", "bzip2 data"),
     ],
 )
 def test_read_refuses_binary_by_content(
@@ -203,6 +226,26 @@ def test_read_goes_by_content_and_not_by_name(machine: Machine, work: Path) -> N
     assert read(machine, "picture.png")[1] == b'{"json": true}'
     facts, body = read(machine, "late", offset=4_097)
     assert (body, facts["nul"]) == ("␀\n".encode(), True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%PDF-1.7 is how such files begin\n",
+        "%PDF-" + "é" * 10_000,
+        "GIF89a, GIF87a\n",
+        "BM\n",
+        "MZ\n",
+        "PACKAGE\n",
+        "ID3 tags\n",
+        "RIFF raff\n",
+    ],
+)
+def test_read_shows_a_text_that_begins_as_a_binary_file_does(
+    machine: Machine, work: Path, text: str
+) -> None:
+    (work / "f").write_text(text)
+    assert read(machine, "f")[1].decode() == text
 
 
 def test_read_of_an_empty_file_is_no_error(machine: Machine, work: Path) -> None:
@@ -383,6 +426,22 @@ def test_write_of_a_new_file_has_the_default_mode(machine: Machine, work: Path) 
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE((work / "f").stat().st_mode) == 0o666 & ~umask
+
+
+def test_write_takes_the_longest_path_that_the_kernel_takes(machine: Machine, work: Path) -> None:
+    folder = str(work)
+    while len(folder) < 3_800:
+        folder += "/" + "d" * 200
+    path = folder + "/" + "f" * (4_094 - len(folder))
+    assert ask(machine, "write", {"path": path}, b"1")[0]["created"]
+    assert not ask(machine, "write", {"path": path}, b"2")[0]["created"]
+    assert Path(path).read_bytes() == b"2"
+    # No room for a temporary name: in place.
+    near = folder + "/" + "e" * (4_090 - len(folder))
+    os.mkdir(near)
+    Path(near + "/f").touch()
+    ask(machine, "write", {"path": near + "/f"}, b"3")
+    assert Path(near + "/f").read_bytes() == b"3"
 
 
 def test_write_goes_through_links_and_keeps_them(machine: Machine, work: Path) -> None:

@@ -96,6 +96,16 @@ def test_filter_knows_four_kinds_of_sockets(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ABIS)
+def test_filter_keeps_signals_from_process_1_and_from_nobody_else(machine: str) -> None:
+    for number in ABIS[machine].signals:
+        assert verdict(machine, number, 1, 9) == ERRNO | errno.EPERM
+        # The kernel takes an int: what is above its 32 bits does not matter.
+        assert verdict(machine, number, 0x1_0000_0001, 9) == ERRNO | errno.EPERM
+        for target in (0, 2, 65_537, 0xFFFFFFFF):
+            assert verdict(machine, number, target, 9) == ALLOW
+
+
+@pytest.mark.parametrize("machine", ABIS)
 def test_filter_refuses_io_uring_and_foreign_abis(machine: str) -> None:
     absent = ERRNO | errno.ENOSYS
     assert [verdict(machine, number) for number in (425, 426, 427)] == [absent] * 3

@@ -44,7 +44,7 @@ def test_hello_comes_soon_where_the_search_program_is_another(
     guest_zipapp: Path, script: str
 ) -> None:
     begun = time.monotonic()
-    guest = Guest(guest_zipapp, rg_argv=["/bin/sh", "-c", script])
+    guest = Guest(guest_zipapp, rg_argv=["/bin/sh", "-c", script], search="ripgrep")
     try:
         assert time.monotonic() - begun < DEADLINE_S
         assert guest.hello["search"] is None

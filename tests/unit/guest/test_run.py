@@ -195,6 +195,12 @@ def test_run_sets_what_keeps_programs_from_asking(shared: Shell) -> None:
     assert not {name for name in found if name.startswith(("LD_", "PYTHON"))}
 
 
+@pytest.mark.tool_case("B16")
+def test_run_sets_nothing_that_changes_what_programs_mean(shared: Shell) -> None:
+    found = environment(shared)
+    assert not found.keys() & {"CI", "FORCE_COLOR", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
+
+
 def test_run_lets_the_session_override_but_not_what_is_forced(shared: Shell) -> None:
     session = b"""{"PAGER": "less", "GIT_TERMINAL_PROMPT": "1", "BASH_ENV": "/tmp/x",
                    "MINE": "\\u00e9 =", "HOME": "/elsewhere", "PROMPT_COMMAND": "date"}"""

@@ -13,15 +13,18 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from sandboxd.guest.gitignore import IgnoreRules, parse_rule
+from sandboxd.guest.include_patterns import compiled
 from sandboxd.guest.name_patterns import (
     ALTERNATIVES_MAX,
     compile_name,
     expand_braces,
     translate,
 )
-from sandboxd.guest.ops import OpError
+from sandboxd.guest.ops import Machine, OpError, Request
 from sandboxd.guest.ripgrep import top_entries
 from sandboxd.guest.ripgrep_output import Roots, RowReader
+from sandboxd.guest.search_child import Budget
+from sandboxd.guest.search_files import Files, Hidden
 from sandboxd.guest.search_paths import Start
 from sandboxd.guest.search_rows import FirstRows
 
@@ -174,6 +177,53 @@ def test_directories_are_ignored_where_git_ignores_them(
     assert ours == set(said.stdout.splitlines())
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is what the rules are compared with")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(top=_RULES, inner=_RULES, exclude=_RULES)
+@example(["*", "!*/", "!b"], [], [])
+@example(["a/*", "!a/b"], ["b/"], ["ab"])
+@example(["**/a/b"], ["/a"], ["!a"])
+def test_files_to_search_are_those_that_git_would_list(
+    tmp_path_factory: pytest.TempPathFactory, top: list[str], inner: list[str], exclude: list[str]
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "files"
+    if not root.exists():
+        subprocess.run(["git", "init", "-q", str(root)], check=True)
+        for path in ("a/x", "b/a", "a/b/a", "a/a/b", "b/b/ab/a", "a/ab/b/b", "ab", "x"):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).touch()
+    (root / ".gitignore").write_text("\n".join(top))
+    (root / "a/.gitignore").write_text("\n".join(inner))
+    (root / ".git/info/exclude").write_text("\n".join(exclude))
+    said = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "--others", "--exclude-standard"],
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    start = Start(str(root), str(root), False, b"")
+    budget = Budget(Request(Machine("local", str(root), str(root)), "grep", {}), 30.0)
+
+    def found(hidden: Hidden) -> list[str]:
+        return [below for _, below in Files(start, None, hidden, budget)]
+
+    assert found(Hidden.LEFT_OUT) == sorted(said.stdout.splitlines(), key=str.encode)
+    assert sorted(found(Hidden.LEFT_OUT) + found(Hidden.ONLY)) == sorted(found(Hidden.TAKEN))
+
+
+def test_rules_of_a_linked_work_tree_are_those_of_its_repository(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for folder in (repository / ".git/info", repository / ".git/worktrees/w", tmp_path / "w/d"):
+        folder.mkdir(parents=True)
+    (repository / ".git/info/exclude").write_text("d\n")
+    (repository / ".git/worktrees/w/commondir").write_text("../..\n")
+    (tmp_path / "w/.git").write_text(f"gitdir: {repository}/.git/worktrees/w\n")
+    assert IgnoreRules().directory_ignored(str(tmp_path / "w/d"))
+    (tmp_path / "w/.git").write_text("gitdir: /nowhere\n")
+    assert not IgnoreRules().directory_ignored(str(tmp_path / "w/d"))
+
+
 def test_everything_in_a_directory_is_ignored_by_a_rule_for_all_of_it(tmp_path: Path) -> None:
     for name in (".git", "out", "src", "venv"):
         (tmp_path / name).mkdir()
@@ -214,7 +264,8 @@ def test_top_entries_are_what_a_walk_would_search(tmp_path: Path) -> None:
     os.symlink("src", tmp_path / "link")
 
     def names(include: str | None) -> list[str]:
-        return [os.path.relpath(path, tmp_path) for path in top_entries(str(tmp_path), include)]
+        names = None if include is None else compiled(include)
+        return [os.path.relpath(path, tmp_path) for path in top_entries(str(tmp_path), names)]
 
     assert names(None) == ["-c.js", ".hidden", "a.py", "b.txt", "src", "x.py"]
     assert names("*.{py,js}") == ["-c.js", ".hidden", "a.py", "src", "x.py"]

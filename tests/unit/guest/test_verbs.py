@@ -132,10 +132,6 @@ def test_upload_that_expects_no_file_never_replaces_one(machine: Machine, work: 
     assert refusal(machine, "upload_commit", opened).reason == "VERSION_CONFLICT"
     assert (work / "g").read_text() == "faster"
     assert sorted(os.listdir(work)) == ["f", "g"]
-    error = refusal(
-        machine, "upload_open", {"path": "f", "make_parents": False, "expected_version": "v1"}
-    )
-    assert error.reason == "INVALID_INPUT"
 
 
 def test_upload_onto_a_hard_link_is_written_in_place(machine: Machine, work: Path) -> None:

@@ -12,6 +12,7 @@ from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.edit import EditTool
+from sandboxd.tools.read import ReadTool
 from tests.unit.tools.direct_channel import DirectChannel, FixedChannel, context, reason_of
 
 EDIT = EditTool()
@@ -27,6 +28,8 @@ async def test_edit_says_what_it_replaced(sandbox: DirectChannel) -> None:
     (sandbox.work / "f").write_text("a\nb\n")
     result = await sandbox.call(EDIT, path="f", oldText="b", newText="c")
     assert result.text == "Edited f: 1 replacement at line 2."
+    assert result.edit.version
+    result.edit.version = ""
     assert result.edit == tool_pb2.EditDetails(replacements=1, lines=[2])
     assert result.ending == tool_pb2.ENDING_COMPLETED
     assert (sandbox.work / "f").read_text() == "a\nc\n"
@@ -122,7 +125,9 @@ async def test_edit_error_has_the_contract_text(
         {"path": "f", "oldText": "a", "newText": 5},
         {"path": "f", "oldText": "a", "newText": "b", "replaceAll": "yes"},
         {"path": "f", "oldText": "a", "newText": "\ud800"},
-        {"path": "f", "oldText": "a", "newText": "b", "expectedVersion": "v"},
+        {"path": "f", "oldText": "a", "newText": "b", "expectedVersion": ""},
+        {"path": "f", "oldText": "a", "newText": "b", "expectedVersion": "v" * 65},
+        {"path": "f", "oldText": "a", "newText": "b", "expectedVersion": 5},
         {"path": "f", "old_text": "a", "newText": "b"},
     ],
 )
@@ -142,6 +147,45 @@ async def test_edit_refuses_texts_that_no_message_carries(sandbox: DirectChannel
     assert reason_of(result) == "FILE_TOO_LARGE"
 
 
+async def test_edit_at_its_version_happens_and_at_another_is_refused(
+    sandbox: DirectChannel,
+) -> None:
+    (sandbox.work / "f").write_text("a")
+    raw = {"path": "f", "oldText": "a", "newText": "b"}
+    refused = await sandbox.call(EDIT, **raw, expectedVersion="v")
+    assert reason_of(refused) == "VERSION_CONFLICT"
+    assert refused.is_error
+    assert refused.text == ("f is not at the expected version. Read it again before you change it.")
+    version = (await sandbox.call(ReadTool(), path="f")).read.version
+    done = await sandbox.call(EDIT, **raw, expectedVersion=version)
+    assert done.text == "Edited f: 1 replacement at line 1."
+    assert done.edit.version not in ("", version)
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "count", "lines"),
+    [
+        ("aaa\n", "aa", 2, "1, 1"),
+        ("a\n\n\nb\n", "\n\n", 2, "1, 2"),
+        ("a\r\n\r\n\r\nb", "\n\n", 2, "1, 2"),
+        ("x\ny\nx\ny\nx\n", "x\ny\nx\n", 2, "1, 3"),
+        ("a" * 25, "a" * 13, 13, "1, 1, 1, 1, 1, 1, 1, 1, 1, 1 and 3 more"),
+    ],
+)
+async def test_edit_of_a_text_that_can_begin_at_several_places_is_refused(
+    sandbox: DirectChannel, data: str, old: str, count: int, lines: str
+) -> None:
+    (sandbox.work / "f").write_bytes(data.encode())
+    refused = await sandbox.call(EDIT, path="f", oldText=old, newText="Z")
+    assert refused.text == (
+        f"oldText matches {count} places in f (lines {lines}). Add more surrounding context to "
+        "make it unique, or set replaceAll."
+    )
+    assert (refused.edit.replacements, len(refused.edit.lines)) == (count, count)
+    done = await sandbox.call(EDIT, path="f", oldText=old, newText="Z", replaceAll=True)
+    assert done.text == "Edited f: 1 replacement at line 1."
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -156,7 +200,14 @@ async def test_edit_of_malformed_facts_ends_the_sandbox(fault: GuestFault) -> No
     raw = {"path": "f", "oldText": "a", "newText": "b"}
     with pytest.raises(SandboxLost):
         await EDIT.run(context(FixedChannel(fault)), raw)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"lines": []}, {"replacements": 0}, {"version": "v" * 65}, {"version": "\0"}]
+)
+async def test_edit_of_malformed_answers_ends_the_sandbox(odd: dict[str, Any]) -> None:
+    facts = {"replacements": 1, "lines": [1], "version": "v", **odd}
     with pytest.raises(SandboxLost):
         await EDIT.run(
-            context(FixedChannel(Reply({"replacements": 1, "lines": [], "version": ""}))), raw
+            context(FixedChannel(Reply(facts))), {"path": "f", "oldText": "a", "newText": "b"}
         )

@@ -10,14 +10,14 @@ import pytest
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd.tools.glob import GlobTool
-from tests.unit.guest.search_place import SearchPlace, search_place
+from tests.unit.guest.search_place import SearchPlace, Setup, search_place
 
 GLOB = GlobTool()
 
 
 @pytest.fixture(scope="module")
 def shared_place() -> Iterator[SearchPlace]:
-    with search_place(None) as place:
+    with search_place(Setup()) as place:
         yield place
 
 

@@ -12,7 +12,7 @@ from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd.backends.base import Reply
 from sandboxd.errors import SandboxLost
 from sandboxd.tools.grep import GrepTool
-from tests.unit.guest.search_place import SearchPlace, engines, search_place
+from tests.unit.guest.search_place import SearchPlace, a_ripgrep, search_place
 from tests.unit.tools.direct_channel import FixedChannel, context
 
 GREP = GrepTool()
@@ -20,7 +20,7 @@ GREP = GrepTool()
 
 @pytest.fixture(scope="module")
 def shared_place() -> Iterator[SearchPlace]:
-    with search_place(next(iter(engines().values()))) as place:
+    with search_place(a_ripgrep()) as place:
         yield place
 
 
@@ -132,7 +132,7 @@ async def test_grep_says_of_a_binary_file_that_it_is_one(place: SearchPlace) -> 
         ({"pattern": 3}, "must be text"),
         ({"pattern": "x" * 70_000}, "65536 are the most"),
         ({"pattern": "x", "include": ""}, "`include` is empty"),
-        ({"pattern": "x", "include": "a:b"}, "colon"),
+        ({"pattern": "x", "include": "a\0b"}, "NUL"),
         ({"pattern": "x", "path": ""}, "`path` is empty"),
         ({"pattern": "x", "path": "a\0"}, "NUL"),
         ({"pattern": "x", "literal": "yes"}, "true or false"),

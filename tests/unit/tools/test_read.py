@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sandbox_adapter.v1 import tool_pb2
+from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.read import ReadTool
@@ -31,6 +32,8 @@ async def test_read_shows_the_raw_text(sandbox: DirectChannel) -> None:
     assert result.ending == tool_pb2.ENDING_COMPLETED
     assert not result.truncated
     assert (result.bytes_total, result.lines_total) == (6, 2)
+    assert 0 < len(result.read.version) <= limits.VERSION_BYTES_MAX
+    result.read.version = ""
     assert result.read == tool_pb2.ReadDetails(first_line=1, last_line=2, total_exact=True)
 
 
@@ -113,6 +116,13 @@ async def test_read_where_the_total_is_not_known_says_at_least() -> None:
             "caf\ufffd\n[File is not valid UTF-8: undecodable bytes are shown as U+FFFD.]",
         ),
         (b"\n", "\n"),
+        (
+            b"\xff\xfea\0\0\xdc",
+            (
+                "a\ufffd\n[File is not valid UTF-16: undecodable bytes are shown as U+FFFD.]\n"
+                "[File is UTF-16: it is shown decoded, and edit cannot change it.]"
+            ),
+        ),
     ],
 )
 async def test_read_text_of_special_content(sandbox: DirectChannel, data: bytes, text: str) -> None:

@@ -60,7 +60,11 @@ async def test_write_at_the_bound_passes_and_over_it_is_refused(sandbox: DirectC
         ({"content": "x"}, "INVALID_INPUT"),
         ({"path": "f", "content": None}, "INVALID_INPUT"),
         ({"path": "f", "content": "a\udc80"}, "INVALID_INPUT"),
-        ({"path": "f", "content": "x", "expectedVersion": "v"}, "INVALID_INPUT"),
+        ({"path": "f", "content": "x", "expectedVersion": ""}, "INVALID_INPUT"),
+        ({"path": "f", "content": "x", "expectedVersion": "é"}, "INVALID_INPUT"),
+        ({"path": "f", "content": "x", "expectedVersion": ["v"]}, "INVALID_INPUT"),
+        ({"path": "new/f", "content": "x", "expectedVersion": "v"}, "VERSION_CONFLICT"),
+        ({"path": "file", "content": "x", "expectedVersion": "absent"}, "VERSION_CONFLICT"),
         ({"path": "f", "content": "x", "mode": 1}, "INVALID_INPUT"),
         ({"path": "d", "content": "x"}, "IS_DIRECTORY"),
         ({"path": "file/f", "content": "x"}, "NOT_DIRECTORY"),
@@ -106,6 +110,18 @@ async def test_write_of_a_version_conflict_has_the_contract_text() -> None:
     channel = FixedChannel(GuestFault("VERSION_CONFLICT", "other words", {}))
     result = await run_tool(WRITE, context(channel), {"path": "f", "content": "x"})
     assert result.text == ("f is not at the expected version. Read it again before you change it.")
+
+
+async def test_write_gives_the_version_that_the_next_one_expects(sandbox: DirectChannel) -> None:
+    version = "absent"
+    for content in ("1", "2", "3"):
+        result = await sandbox.call(WRITE, path="f", content=content, expectedVersion=version)
+        assert not result.is_error, result.text
+        version = result.write.version
+    assert (await sandbox.call(WRITE, path="f", content="4", expectedVersion=None)).text
+    stale = await sandbox.call(WRITE, path="f", content="5", expectedVersion=version)
+    assert reason_of(stale) == "VERSION_CONFLICT"
+    assert (sandbox.work / "f").read_text() == "4"
 
 
 async def test_write_of_malformed_facts_ends_the_sandbox() -> None:
