@@ -7,12 +7,15 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sandbox_adapter import errors
 from sandbox_adapter.client import AdapterClient, new_id
 from sandbox_adapter.v1 import file_pb2, tool_pb2
 from tests.conformance.faulty_adapter import Send
+
+HANG_S: Final = 120.0
+"""Longer than any rule waits for a call that should have returned."""
 
 Request: TypeAlias = tool_pb2.CallToolRequest
 Response: TypeAlias = tool_pb2.CallToolResponse
@@ -36,6 +39,18 @@ def field_of(request: Request, name: str) -> Any:
             return None
         return value.get(camel) if isinstance(value, dict) else None
     return getattr(getattr(request, which), name) if which else None
+
+
+def with_path(request: Request, path: str) -> Request:
+    """The same request for another file."""
+    other = Request()
+    other.CopyFrom(request)
+    which = request.WhichOneof("input")
+    if which == "custom":
+        other.custom.json = json.dumps({**json.loads(request.custom.json), "path": path})
+    elif which is not None:
+        getattr(other, which).path = path
+    return other
 
 
 class Sound:
@@ -78,20 +93,22 @@ class Tampering:
 
 
 class LostEdit:
-    """Edits without a lock: reads, thinks, writes all of what it read."""
+    """Edits without a lock: changes a copy, then puts it in the place of the file."""
 
     async def call(self, request: Request, send: Send, behind: AdapterClient) -> Response:
-        if tool_of(request) != "edit":
-            return await send(request)
         path, sid = field_of(request, "path"), request.session_id
+        if tool_of(request) != "edit" or not isinstance(path, str):
+            return await send(request)
+        copy = f"{path}.{request.call_id}"
         try:
-            before = await content(behind, sid, path)
+            await behind.files.write(sid, copy, await content(behind, sid, path))
         except errors.AdapterError:
             return await send(request)
-        answer = await send(request)
+        answer = await send(with_path(request, copy))
+        answer.result.text = answer.result.text.replace(copy, path)
         if not answer.result.is_error:
-            old, new = field_of(request, "old_text"), field_of(request, "new_text")
-            await behind.files.write(sid, path, before.replace(old.encode(), new.encode()))
+            await behind.files.write(sid, path, await content(behind, sid, copy))
+        await behind.files.remove(sid, copy)
         return answer
 
 
@@ -116,7 +133,7 @@ class HangsOnBackgroundJobs:
     async def call(self, request: Request, send: Send, behind: AdapterClient) -> Response:
         answer = await send(request)
         if answer.result.survivors:
-            await asyncio.sleep(300)
+            await asyncio.sleep(HANG_S)
         return answer
 
 

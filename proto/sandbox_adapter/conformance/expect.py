@@ -12,6 +12,10 @@ from sandbox_adapter.v1 import error_pb2, tool_pb2
 
 SHOWN_CHARS: Final = 200
 """Most characters of a value that a message shows."""
+RESTARTED: Final = (
+    "[The sandbox was restarted: files in the workspace are kept, running processes are gone.]\n"
+)
+"""First line of the first result after a restart (contract.md 9)."""
 
 
 def holds(condition: bool, text: str) -> None:

@@ -21,6 +21,10 @@ from sandbox_adapter.v1 import adapter_pb2, error_pb2, session_pb2, tool_pb2
 
 _OCTAL_BYTES: Final = 4_096
 """Bytes that one `printf` of the shell makes."""
+_LOOKED_AT_BYTES: Final = 12 * 1024
+"""Bytes that one `od` of the shell shows, below what bash cuts."""
+_LOOKED_AT_BYTES_MAX: Final = 100 * _LOOKED_AT_BYTES
+"""Largest file that is looked at so."""
 
 
 class Place:
@@ -31,6 +35,8 @@ class Place:
         self.session = session
         self.folder = folder
         """Absolute path in the sandbox. It exists only once something was put there."""
+        self.restarts_told: dict[int, int] = {}
+        """How many results told that the sandbox was restarted, by each generation seen."""
 
     @property
     def client(self) -> AdapterClient:
@@ -68,19 +74,23 @@ class Place:
     ) -> tool_pb2.ToolResult:
         """Runs a tool with JSON input, checks what every result must keep, returns it."""
         answer = await self.client.call_tool(self.session_id, tool, arguments, call_id=call_id)
-        expect.well_formed(answer.result)
-        return answer.result
+        return self._seen(answer.result)
 
     async def call_json(self, tool: str, text: str) -> tool_pb2.ToolResult:
         """Runs a tool with JSON text as it stands, valid or not."""
         answer = await self.client.call_json(self.session_id, tool, text)
-        expect.well_formed(answer.result)
-        return answer.result
+        return self._seen(answer.result)
 
     async def call_typed(self, typed: TypedInput) -> tool_pb2.ToolResult:
         answer = await self.client.call_typed(self.session_id, typed)
-        expect.well_formed(answer.result)
-        return answer.result
+        return self._seen(answer.result)
+
+    def _seen(self, result: tool_pb2.ToolResult) -> tool_pb2.ToolResult:
+        """Checks what every result must keep, notes what it tells of a restart."""
+        expect.well_formed(result)
+        told = self.restarts_told.setdefault(result.generation, 0)
+        self.restarts_told[result.generation] = told + result.text.startswith(expect.RESTARTED)
+        return result
 
     async def read(self, name: str, **arguments: Any) -> tool_pb2.ToolResult:
         return await self.call("read", {"path": self.at(name), **arguments})
@@ -143,8 +153,7 @@ class Place:
                 async for data in reader:
                     parts += data
             return bytes(parts)
-        text = await self.shell(f"od -An -v -tx1 < {shlex.quote(path)}")
-        return bytes.fromhex(text)
+        return await self._content_by_shell(shlex.quote(path))
 
     async def exists(self, name: str) -> bool:
         """Whether anything is at the path, a dangling link included."""
@@ -229,6 +238,21 @@ class Place:
         if result.is_error:
             raise Broken(f"write refused a fixture: {expect.shown(result.text)}")
         return True
+
+    async def _content_by_shell(self, quoted: str) -> bytes:
+        data = bytearray()
+        while len(data) < _LOOKED_AT_BYTES_MAX:
+            block = len(data) // _LOOKED_AT_BYTES
+            text = await self.shell(
+                f"[ -r {quoted} ] || exit 1\n"
+                f"dd if={quoted} bs={_LOOKED_AT_BYTES} skip={block} count=1 2>/dev/null"
+                " | od -An -v -tx1"
+            )
+            piece = bytes.fromhex(text)
+            data += piece
+            if len(piece) < _LOOKED_AT_BYTES:
+                return bytes(data)
+        raise Uncheckable("a file is too large to be looked at without FileService")
 
     async def _put_by_shell(self, path: str, data: bytes) -> None:
         quoted = shlex.quote(path)

@@ -200,7 +200,14 @@ async def running_calls_hold_off_idle_expiry(place: Place) -> None:
     """A running call holds off idle expiry."""
     async with place.target.session(idle_timeout_s=1.0) as session:
         own = Place(place.target, session, session.effective.working_directory)
-        expect.exited(await own.bash("sleep 8; echo done"), 0, "done\n")
+        script = ": > begun; until [ -e over ]; do sleep 1; done; echo done"
+        running = asyncio.create_task(own.bash(script))
+        await own.until_made("begun", running)
+        # Used later than the one whose call runs: once it is gone, that one's time was over.
+        async with place.target.session(idle_timeout_s=1.0) as unused:
+            await _until_deleted(place, unused.session_id)
+        expect.fine(await own.write("over", ""))
+        expect.exited(await running, 0, "done\n")
 
 
 @rule("sessions.list-in-pages", cases=["contract 3"], needs=())
