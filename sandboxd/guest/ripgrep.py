@@ -48,6 +48,8 @@ _BASE: Final = (
 )
 _ROWS: Final = (
     *("--line-number", "--column", "--byte-offset"),
+    # A line may hold any other byte, and what looks like a number before it.
+    *("--field-match-separator", r"\x00"),
     *("--max-columns", str(PREVIEW_BYTES), "--max-columns-preview"),
 )
 # Told of CRLF files, ripgrep ends the lines of its own so.

@@ -18,7 +18,8 @@ from .search_rows import FirstRows, Row
 _CARRY_BYTES_MAX: Final = 1024 * 1024
 _ERROR_BYTES_MAX: Final = 4 * 1024
 
-_ROW: Final = re.compile(rb"([^\0]*+)\0(\d++):(\d++):(\d++):([^\n]*+)\n")
+# The column is left out where an empty match lies at the end of a file's last line.
+_ROW: Final = re.compile(rb"([^\0]*+)\0(\d++)\0(?:(\d++)\0)?(\d++)\0([^\n]*+)\n")
 _BINARY: Final = re.compile(
     rb".*?: (?:WARNING: stopped searching binary file after match|binary file matches)"
     rb' \(found "\\0" byte around offset \d+\)\n',
@@ -141,7 +142,9 @@ class RowReader:
             self.enough = True
         return not self.enough
 
-    def _row(self, raw: bytes, line: bytes, column: bytes, offset: bytes, text: bytes) -> None:
+    def _row(
+        self, raw: bytes, line: bytes, column: bytes | None, offset: bytes, text: bytes
+    ) -> None:
         if raw != self._raw:
             # Rows of one file come together: its path is looked at once.
             self._raw = raw
@@ -153,9 +156,8 @@ class RowReader:
         if not self._rows.wants(self._printed):
             self._rows.seen += 1
             return
-        self._rows.add(
-            Row(self._printed, int(line), self._path, int(column) - 1, int(offset), text)
-        )
+        start = None if column is None else int(column) - 1
+        self._rows.add(Row(self._printed, int(line), self._path, start, int(offset), text))
 
 
 class Listing:

@@ -36,8 +36,8 @@ class Row:
     line: int
     raw: bytes
     """Path as the engine gave it."""
-    column: int = field(compare=False)
-    """Byte of the line at which the match starts, from 0."""
+    column: int | None = field(compare=False)
+    """Byte of the line at which the match starts, from 0. None: at its end, where the file ends."""
     offset: int = field(compare=False)
     """Byte of the (decoded) file at which the line starts."""
     text: bytes = field(compare=False)
@@ -99,7 +99,8 @@ def line_text(row: Row, path: str, chars_max: int, budget: Budget) -> tuple[str,
 
 def _whole(row: Row, chars_max: int) -> tuple[str, bool]:
     line = row.text.removesuffix(b"\r")
-    return _around(line[: row.column], line[row.column :], False, False, chars_max)
+    seam = len(line) if row.column is None else row.column
+    return _around(line[:seam], line[seam:], False, False, chars_max)
 
 
 def _around(
@@ -161,7 +162,7 @@ def _window_bytes(
     if os.pread(fd, len(known), start) != known:
         return None
     reach = 4 * (chars_max + 1)
-    seam = start + row.column
+    seam = os.fstat(fd).st_size if row.column is None else start + row.column
     begin = max(start, seam - reach)
     before = os.pread(fd, seam - begin, begin)
     after = os.pread(fd, reach, seam)
@@ -187,14 +188,10 @@ def _window_utf16(
             line += piece.endswith("\n")
         text = file.readline(_DECODED_CHARS_MAX)
     whole = text.removesuffix("\n").removesuffix("\r").encode("utf-8", "replace")
-    if len(text) >= _DECODED_CHARS_MAX or row.column > len(whole):
+    seam = len(whole) if row.column is None else row.column
+    if len(text) >= _DECODED_CHARS_MAX or seam > len(whole):
         return None
     reach = 4 * (chars_max + 1)
-    begin = max(0, row.column - reach)
-    after = whole[row.column : row.column + reach]
-    return (
-        whole[begin : row.column],
-        after,
-        begin > 0,
-        row.column + len(after) < len(whole),
-    )
+    begin = max(0, seam - reach)
+    after = whole[seam : seam + reach]
+    return whole[begin:seam], after, begin > 0, seam + len(after) < len(whole)

@@ -35,8 +35,8 @@ class Place:
         self.session = session
         self.folder = folder
         """Absolute path in the sandbox. It exists only once something was put there."""
-        self.restarts_told: dict[int, int] = {}
-        """How many results told that the sandbox was restarted, by each generation seen."""
+        self.restarts_told: dict[int, list[bool]] = {}
+        """Of each result, in the order of arrival, whether it told a restart; by generation."""
 
     @property
     def client(self) -> AdapterClient:
@@ -88,8 +88,8 @@ class Place:
     def _seen(self, result: tool_pb2.ToolResult) -> tool_pb2.ToolResult:
         """Checks what every result must keep, notes what it tells of a restart."""
         expect.well_formed(result)
-        told = self.restarts_told.setdefault(result.generation, 0)
-        self.restarts_told[result.generation] = told + result.text.startswith(expect.RESTARTED)
+        told = result.text.startswith(expect.RESTARTED)
+        self.restarts_told.setdefault(result.generation, []).append(told)
         return result
 
     async def read(self, name: str, **arguments: Any) -> tool_pb2.ToolResult:

@@ -161,10 +161,10 @@ def test_boundaries_are_written_without_asking_grep_for_them() -> None:
     ["(a|b)" * 5_000, r"\b(a|b)?" * 500, "[a-z]?" * 5_000, "(?i)" + "é" * 5_000, "a" * 65_000],
 )
 def test_large_pattern_is_written_or_refused_soon(pattern: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with contextlib.suppress(OpError):
         assert len(expression(pattern)) <= ere.WEIGHT_BYTES_MAX
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_groups_nest_as_deep_as_is_allowed() -> None:
