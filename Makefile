@@ -103,7 +103,7 @@ test-load: setup images ## ten thousand calls, files of gigabytes, a tree of 50,
 	@$(BIN)/python tests/load/run.py
 
 test: setup images ## the whole suite, in containers
-	@$(BIN)/pytest --require-engine
+	@$(BIN)/pytest --require-engine -n 2 --dist loadfile
 
 # Exit 3 means that no engine can be had here; the demo then says so and uses the local backend.
 demo: setup ## watch an agent repair a real package in a container

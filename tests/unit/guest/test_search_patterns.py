@@ -290,7 +290,9 @@ def test_rows_of_long_paths_are_read_in_pieces_at_once() -> None:
     rows = FirstRows(100)
     reader = RowReader(rows, Roots(start, b".", ["."]), limit=None)
     path = b"./" + b"1:" * 2_000
-    data = b"".join(path + b"\0%d:3:0:" % line + b"1:" * 1_900 + b"\n" for line in range(1, 500))
+    data = b"".join(
+        path + b"\0%d\0003\0000\0" % line + b"1:" * 1_900 + b"\n" for line in range(1, 500)
+    )
     started = time.monotonic()
     for at in range(0, len(data), 20_000):
         assert reader.feed(data[at : at + 20_000])
