@@ -51,7 +51,7 @@ class ProfileSettings(_Settings):
     user: str = Field(default="auto", pattern=r"^(auto|image|[0-9]{1,9}:[0-9]{1,9})$")
     """`auto`: a uid that no host account has; `image`: the image's own; or `UID:GID`."""
     allow_root: bool = False
-    """Permits uid 0, by `user = "image"` or `"0:0"`."""
+    """Permits uid 0, by `user = "image"` or as in `"0:0"`."""
     memory: ByteSize = _size(2 * 1024 * _MIB, 64 * _MIB)
     """Memory and swap together."""
     cpus: Annotated[float, Field(gt=0, le=1024, allow_inf_nan=False)] = 2.0
@@ -87,8 +87,9 @@ class ProfileSettings(_Settings):
         # Both live in the container's memory; the rest must stay for processes.
         if 2 * (self.tmp + self.shm) > self.memory:
             raise ValueError("`tmp` and `shm` together must be at most half of `memory`")
-        if self.user == "0:0" and not self.allow_root:
-            raise ValueError('`user = "0:0"` needs `allow_root = true`')
+        # By the number: `00:5` is root as well.
+        if self.user[0].isdigit() and int(self.user.partition(":")[0]) == 0 and not self.allow_root:
+            raise ValueError(f'`user = "{self.user}"` needs `allow_root = true`')
         if self.idle_timeout_s > self.idle_timeout_max_s:
             raise ValueError("`idle_timeout_s` is over `idle_timeout_max_s`")
         if self.max_lifetime_s > self.max_lifetime_max_s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import time
@@ -144,11 +145,12 @@ class SqliteLog:
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        # Not opened again: closing a second descriptor would drop the locks that other
-        # connections of this process hold.
-        pass
+        # Where a link leads: SQLite follows it, and would make the file by the umask alone.
+        file = os.path.realpath(path)
+        # Where it exists it is not opened again: closing a second descriptor would drop the
+        # locks that other connections of this process hold.
+        if not os.path.lexists(file):
+            _make_file(file)
     except OSError as error:
         raise StoreError(f"cannot open the log `{path}`: {error.strerror}") from None
     database = None
@@ -162,6 +164,12 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise StoreError(f"cannot open the log `{path}`: {error}") from None
         raise
     return database
+
+
+def _make_file(file: str) -> None:
+    # Another run may have made it in the meantime.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
@@ -190,15 +198,21 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
 def _keep_a_write_ahead_log(database: sqlite3.Connection) -> None:
     # Of several that make a file at the same moment, SQLite lets only one change the mode
     # and refuses the others at once: its own waiting does not cover that step.
+    # One deadline for both kinds of waiting.
     deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while True:
+        left_ms = max(0, round((deadline - time.monotonic()) * 1000))
+        database.execute(f"PRAGMA busy_timeout = {left_ms}")
         try:
             database.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            # The code's upper bytes say more closely what is busy.
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() >= deadline:
                 raise
             time.sleep(BUSY_RETRY_S)
         else:
+            database.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             return
 
 

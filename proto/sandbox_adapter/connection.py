@@ -68,6 +68,8 @@ def _channel_options() -> list[tuple[str, int]]:
         ("grpc.enable_retries", 0),
         # An adapter is addressed directly, whatever `http_proxy` says.
         ("grpc.enable_http_proxy", 0),
+        # Two connections are two transports: a server may bound the streams of each.
+        ("grpc.use_local_subchannel_pool", 1),
     ]
 
 
@@ -115,6 +117,10 @@ class Connection:
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
+
+    def another(self) -> Connection:
+        """One more to the same target with the same credentials, not yet open."""
+        return Connection(self._target, self._retry_s_max, self._credentials)
 
     @property
     def channel(self) -> grpc.aio.Channel:

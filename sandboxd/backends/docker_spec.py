@@ -78,7 +78,11 @@ def image_facts(name: str, inspected: Mapping[str, Any]) -> ImageFacts:
     config = inspected.get("Config") or {}
     digests = inspected.get("RepoDigests") or []
     # An entry without a name, which some builders let pass, is nobody's.
-    env = dict(entry.split("=", 1) for entry in config.get("Env") or [] if "=" in entry[1:])
+    env = dict(
+        entry.split("=", 1)
+        for entry in config.get("Env") or []
+        if "=" in entry and not entry.startswith("=")
+    )
     return ImageFacts(
         name=name,
         id=str(inspected["Id"]),

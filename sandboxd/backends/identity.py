@@ -61,8 +61,9 @@ def user_of(
     else:
         uid, gid = (int(part) for part in profile_user.split(":"))
     if uid == 0 and not allow_root:
+        whose = "image" if profile_user == "image" else "profile"
         raise CreateFailed(
-            "START_FAILED", "the image's user is root, and the profile lacks `allow_root = true`"
+            "START_FAILED", f"the {whose}'s user is root, and the profile lacks `allow_root = true`"
         )
     return uid, gid
 

@@ -12,11 +12,14 @@ import difflib
 import re
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-DIAGNOSED_BYTES_MAX = 8 * 1024 * 1024
-"""Beyond it only exact searches are made."""
+DIAGNOSED_BYTES_MAX = 1024 * 1024
+"""Beyond it only exact searches are made: no other thread of the guest runs while a pattern
+goes through a text."""
+DIAGNOSED_S = 1.0
+"""After it no further explanation is tried."""
 OLD_BYTES_MAX = 1024 * 1024
 """A longer text is no slip of the pen: nothing of it is tried in other forms."""
 NEAREST_S = 0.5
@@ -44,47 +47,61 @@ _ESCAPES = ((b"\\n", b"\n"), (b"\\t", b"\t"), (b'\\"', b'"'), (b"\\'", b"'"), (b
 Diagnosis: TypeAlias = dict[str, Any]
 
 
-def diagnose(content: bytes, old: bytes, new: bytes) -> Diagnosis:
+def diagnose(
+    content: bytes, old: bytes, new: bytes, check: Callable[[], None] = lambda: None
+) -> Diagnosis:
     """Facts on why `old` is not in `content`; both have LF as line ending.
 
     `kind` is one of `already_applied`, `line_numbers`, `escaped`,
     `trailing_whitespace`, `indentation`, `spacing`, `typography`, `case`,
     `unicode_form`, `outer_newlines`, `replacement_character`, `nul_character`,
     `unknown`; `line` is where it matches in that sense. `nearest_line` and
-    `nearest_text` are there where a line comes close.
+    `nearest_text` are there where a line comes close. Calls `check` between its steps,
+    which may raise.
     """
     if len(old) > OLD_BYTES_MAX:
         return {"kind": "unknown"}
-    found = _kind(content, old, new)
+    found: Diagnosis = {"kind": "unknown"}
+    deadline = time.monotonic() + DIAGNOSED_S
+    for kind, line in _explanations(content, old, new):
+        check()
+        if line:
+            found = {"kind": kind, "line": line}
+        if line or time.monotonic() >= deadline:
+            break
     if found["kind"] not in ("already_applied", "line_numbers", "escaped"):
         found.update(_nearest(content, old, found.get("line")))
     return found
 
 
-def _kind(content: bytes, old: bytes, new: bytes) -> Diagnosis:
-    unnumbered = _NUMBERED.sub(b"", old)
-    if _all_numbered(old) and (line := _line(content, unnumbered)):
-        return {"kind": "line_numbers", "line": line}
+def _explanations(content: bytes, old: bytes, new: bytes) -> Iterator[tuple[str, int]]:
+    """Kinds, each with the line at which it holds or 0; one step of work for each."""
+    yield "line_numbers", _unnumbered_line(content, old)
+    yield "escaped", _unescaped_line(content, old)
+    if len(content) <= DIAGNOSED_BYTES_MAX:
+        if _REPLACEMENT in old:
+            yield "replacement_character", _line(_as_shown(content), old)
+        if _NUL_SHOWN in old:
+            yield "nul_character", _line(_as_shown(content), old)
+        for kind, blind in _BLINDERS:
+            yield kind, _line(blind(content), blind(old))
+        inner = old.strip(b"\n")
+        if inner != old:
+            yield "outer_newlines", _line(content, inner)
+    # Last of all: the new text may be there for reasons of its own.
+    if len(new.strip()) >= 8 and new not in old:
+        yield "already_applied", _line(content, new)
+
+
+def _unnumbered_line(content: bytes, old: bytes) -> int:
+    return _line(content, _NUMBERED.sub(b"", old)) if _all_numbered(old) else 0
+
+
+def _unescaped_line(content: bytes, old: bytes) -> int:
     unescaped = old
     for escape, meant in _ESCAPES:
         unescaped = unescaped.replace(escape, meant)
-    if unescaped != old and (line := _line(content, unescaped)):
-        return {"kind": "escaped", "line": line}
-    if len(content) <= DIAGNOSED_BYTES_MAX:
-        if _REPLACEMENT in old and (line := _line(_as_shown(content), old)):
-            return {"kind": "replacement_character", "line": line}
-        if _NUL_SHOWN in old and (line := _line(_as_shown(content), old)):
-            return {"kind": "nul_character", "line": line}
-        for kind, blind in _BLINDERS:
-            if line := _line(blind(content), blind(old)):
-                return {"kind": kind, "line": line}
-        inner = old.strip(b"\n")
-        if inner != old and (line := _line(content, inner)):
-            return {"kind": "outer_newlines", "line": line}
-    # Last of all: the new text may be there for reasons of its own.
-    if len(new.strip()) >= 8 and new not in old and (line := _line(content, new)):
-        return {"kind": "already_applied", "line": line}
-    return {"kind": "unknown"}
+    return _line(content, unescaped) if unescaped != old else 0
 
 
 def _line(content: bytes, sought: bytes) -> int:

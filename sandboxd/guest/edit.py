@@ -39,13 +39,28 @@ from .versions import (
 )
 
 LARGE_BYTES = 4 * 1024 * 1024
-"""Files over this are edited one at a time, so that the guest's memory stays bounded."""
+"""Edits of more, before or after, go one at a time, so that the guest's memory stays bounded."""
+
+
+class _Large(ExitStack):
+    """The lock of large work, taken at most once and held to the end of the edit."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        self._request = request
+        self._taken = False
+
+    def take(self, size: int) -> None:
+        """Waits for the lock where `size` bytes are large. Raises as `FileLocks.hold` does."""
+        if size > LARGE_BYTES and not self._taken:
+            self.enter_context(FILE_LOCKS.hold(lambda: (LARGE,), self._request))
+            self._taken = True
 
 
 def edit(request: Request) -> Answer:
     old_bytes = request.integer("old_bytes", 1, len(request.body))
     sought = needle(request.body[:old_bytes], request.body[old_bytes:])
-    with ExitStack() as large:
+    with _Large(request) as large:
         outcome = _attempt(request, sought, large)
     # Raised only now: an error on its way holds the frames that it came through,
     # and those hold the file, while the next large edit has begun.
@@ -54,17 +69,16 @@ def edit(request: Request) -> Answer:
     return outcome, b""
 
 
-def _attempt(request: Request, sought: Needle, large: ExitStack) -> Facts | OpError:
-    """Edits under the file's lock. Takes the lock of large work into `large`."""
+def _attempt(request: Request, sought: Needle, large: _Large) -> Facts | OpError:
+    """Edits under the file's lock."""
     path = request.text("path")
     expected = expected_of(request, path)
     target = resolve(request.machine, path)
     try:
         with FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
             real = writable_target(target, path)
-            if os.stat(real).st_size > LARGE_BYTES:
-                large.enter_context(FILE_LOCKS.hold(lambda: (LARGE,), request))
-            done = _edit(request, real, sought, expected)
+            large.take(os.stat(real).st_size)
+            done = _edit(request, real, sought, expected, large)
     except FileNotFoundError:
         if expects_a_file(expected):
             return version_conflict(path)
@@ -77,7 +91,11 @@ def _attempt(request: Request, sought: Needle, large: ExitStack) -> Facts | OpEr
     if isinstance(done, bytes):
         # The file's lock is free by now: an explanation takes its time.
         sought = unmarked(sought) or sought
-        explanation = diagnose(done, sought.old, sought.new)
+        try:
+            explanation = diagnose(done, sought.old, sought.new, request.stop_if_cancelled)
+        except OpError as error:
+            error.__traceback__ = error.__context__ = None
+            return error
         return OpError("NO_MATCH", f"Could not find the text in {shown(path)}.", **explanation)
     count, lines, version = done
     return {
@@ -89,7 +107,7 @@ def _attempt(request: Request, sought: Needle, large: ExitStack) -> Facts | OpEr
 
 
 def _edit(
-    request: Request, real: str, sought: Needle, expected: Expected | None
+    request: Request, real: str, sought: Needle, expected: Expected | None, large: _Large
 ) -> tuple[int, list[int], str] | bytes:
     """Count and lines of what was replaced and the new version, or the content without a match."""
     path = request.text("path")
@@ -111,6 +129,7 @@ def _edit(
     if sought.old == sought.new:
         raise OpError("IDENTICAL_TEXT", "The texts differ in line endings or a mark only.")
     lines = match_lines(content, sought.old)
+    large.take(_grown(len(data), count, sought))
     try:
         room = file_bytes_max - len(mark)
         result = replaced(data, content, count, sought, room, request.stop_if_cancelled)
@@ -126,8 +145,19 @@ def _edit(
     return count, lines, version
 
 
+def _grown(size: int, count: int, sought: Needle) -> int:
+    """Most bytes that the result can have: every newline of the new text as CRLF."""
+    longest = len(sought.new) + sought.new.count(b"\n")
+    return size + count * max(0, longest - len(sought.old))
+
+
 def _refuse_several(path: str, content: bytes, old: bytes, count: int) -> None:
-    """Raises SEVERAL_MATCHES unless the one match can begin at one place only."""
+    """Raises SEVERAL_MATCHES unless the one match can begin at one place only.
+
+    The count that it tells is that of matches, none of which overlap, as replacing all would
+    replace them: `aa` is twice in `aaaa`. Where there is one match only, it is the count of
+    the places where that can begin: two for `aa` in `aaa`.
+    """
     if count > 1:
         lines = match_lines(content, old)
     else:
@@ -157,7 +187,7 @@ def _content(request: Request, real: str, file_bytes_max: int, expected: Expecte
     if data is None:
         raise _too_large(path, file_bytes_max, "is")
     if expected is not None:
-        expected.compare_version(content_version(data), found)
+        expected.compare_version(content_version(data))
     encoding, _ = encoding_of(data[:4])
     if encoding != "utf-8":
         raise OpError(

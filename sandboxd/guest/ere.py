@@ -54,16 +54,15 @@ def translate(pattern: str, *, literal: bool, ignore_case: bool) -> Expression:
         node = ere_parse.parse(f"(?i){pattern}" if ignore_case else pattern)
     try:
         resolved = ere_boundaries.resolve(node)
+        piece = _written(resolved)
+        nullable = ere_boundaries.nullable(resolved)
     except ere_boundaries.Unresolved:
         words = "a word boundary in this place needs ripgrep; leave it out"
         raise ere_parse.refusal(pattern, words) from None
-    piece = _written(resolved)
-    if max(piece.weight, len(piece.data)) > WEIGHT_BYTES_MAX:
-        words = "the pattern is too large for this sandbox's grep: use smaller repetition counts"
-        raise ere_parse.refusal(pattern, words)
+    except (_TooLarge, RecursionError):
+        raise ere_parse.refusal(pattern, ere_parse.TOO_LARGE) from None
     padded = resolved is not node
-    nullable = not padded and ere_boundaries.nullable(resolved)
-    return Expression(os.fsdecode(piece.data), nullable, padded, _fixed(resolved))
+    return Expression(os.fsdecode(piece.data), nullable and not padded, padded, _fixed(resolved))
 
 
 def _fixed(node: Node) -> str | None:
@@ -79,7 +78,19 @@ def _fixed(node: Node) -> str | None:
     return text or None
 
 
+class _TooLarge(Exception):
+    pass
+
+
 def _written(node: Node) -> _Piece:
+    """Raises `_TooLarge` as soon as a part is."""
+    piece = _piece(node)
+    if max(piece.weight, len(piece.data)) > WEIGHT_BYTES_MAX:
+        raise _TooLarge
+    return piece
+
+
+def _piece(node: Node) -> _Piece:
     if isinstance(node, Chars):
         return _chars(node)
     if isinstance(node, Stray):
@@ -122,9 +133,9 @@ def _choice(node: Choice) -> _Piece:
 
 
 def _repeat(node: Repeat) -> _Piece:
-    piece = _written(node.node)
-    if not piece.data or node.high == 0:
-        return _written(EMPTY)
+    piece = _written(EMPTY if node.high == 0 else node.node)
+    if not piece.data:
+        return piece
     if _edges_only(node.node):
         # What has no length can be repeated in no way, and some greps refuse to.
         return piece if node.low else _written(EMPTY)

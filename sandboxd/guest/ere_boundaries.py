@@ -71,8 +71,10 @@ class _Resolver:
             raise Unresolved
         rows: list[list[Node]] = [[]]
         for item in _parts(node):
-            rows = [[*row, *more] for row in rows for more in self._spread(item)]
-            self._count(rows)
+            found = self._spread(item)
+            # Before they are made: the product of two lists may be out of all bounds.
+            self._spend(sum(map(len, rows)) * len(found) + sum(map(len, found)) * len(rows))
+            rows = [[*row, *more] for row in rows for more in found]
         return rows
 
     def _resolved(self, items: Sequence[Node]) -> list[Node]:
@@ -113,7 +115,10 @@ class _Resolver:
         return rows
 
     def _count(self, rows: list[list[Node]]) -> None:
-        self._nodes += sum(len(row) for row in rows)
+        self._spend(sum(len(row) for row in rows))
+
+    def _spend(self, nodes: int) -> None:
+        self._nodes += nodes
         if self._nodes > NODES_MAX:
             raise Unresolved
 

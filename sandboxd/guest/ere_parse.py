@@ -9,6 +9,7 @@ same as one without: these need no help from the engine.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from . import ere_sets
@@ -18,8 +19,17 @@ from .ops import OpError
 
 NESTED_MAX: Final = 200
 COUNT_MAX: Final = 1_000
+WRITTEN_BYTES_MAX: Final = 100_000
+"""Of all classes as they are written for a grep, see `ere`."""
+MEMBER_RANGES_MAX: Final = 100_000
+"""Of all members of brackets together: joining them takes a tenth of a second."""
+TOO_LARGE: Final = (
+    "the pattern is too large for this sandbox's grep: use fewer classes and smaller counts"
+)
 _LINE_FEED: Final = ere_sets.single("\n")
 _RETURN: Final = ere_sets.single("\r")
+_EITHER: Final = ere_sets.union(_LINE_FEED, _RETURN)
+_NAME: Final = re.compile(r"[^\W\d][\w.\[\]]*")
 _REPEATED: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _CONTROLS: Final = {"a": 0x07, "f": 0x0C, "t": 0x09, "n": 0x0A, "r": 0x0D, "v": 0x0B}
 _HEX_DIGITS: Final = {"x": 2, "u": 4, "U": 8}
@@ -42,6 +52,9 @@ def parse(pattern: str) -> Node:
 
 def literal(text: str, *, ignore_case: bool = False) -> Node:
     """A text as it stands."""
+    for char, name in (("\n", "\\n"), ("\r", "\\r")):
+        if char in text:
+            raise _line_end(name)
     chars = [ere_sets.single(char) for char in text]
     return Concat(tuple(Chars(ere_sets.any_case(each) if ignore_case else each) for each in chars))
 
@@ -51,12 +64,20 @@ def refusal(pattern: str, words: str) -> OpError:
     return OpError("INVALID_PATTERN", f"regex parse error:\n    {shown}\nerror: {words}")
 
 
+def _line_end(name: str) -> OpError:
+    return OpError("INVALID_PATTERN", f'the literal "{name}" is not allowed in a regex')
+
+
 class _Parser:
     def __init__(self, pattern: str) -> None:
         self._text = pattern
         self._at = 0
         self._nested = 0
+        self._stacked = 0
         self._ignore_case = False
+        self._names: set[str] = set()
+        self._written_bytes = 0
+        self._member_ranges = 0
 
     def whole(self) -> Node:
         node = self._choice()
@@ -96,6 +117,13 @@ class _Parser:
                 if not repeatable:
                     raise self._no("repetition operator missing expression")
                 low, high = self._repetition()
+                if isinstance(items[-1], Repeat):
+                    # Counted all over the pattern, so that groups do not multiply them.
+                    self._stacked += 1
+                    if self._stacked > NESTED_MAX:
+                        raise self._no(
+                            f"more than {NESTED_MAX} repetitions of repetitions need ripgrep"
+                        )
                 items[-1] = Repeat(items[-1], low, high)
                 continue
             node = self._item()
@@ -115,11 +143,13 @@ class _Parser:
     def _counts(self) -> tuple[int, int | None]:
         end = self._text.find("}", self._at)
         inside = self._text[self._at : end if end >= 0 else None]
-        if not inside[:1].strip().isdecimal() or not inside[0].isascii():
+        first, comma, second = (part.strip() for part in inside.partition(","))
+        # A blank may stand beside a number, not in place of one.
+        no_second = comma and not second and not inside.endswith(",")
+        if no_second or not first[:1].isdecimal() or not first[0].isascii():
             raise self._no("repetition quantifier expects a valid decimal")
         if end < 0:
             raise self._no("unclosed counted repetition")
-        first, comma, second = inside.partition(",")
         if any(not part.isascii() or not part.isdecimal() for part in (first, second or "0")):
             raise self._no("unclosed counted repetition")
         self._at = end + 1
@@ -153,7 +183,7 @@ class _Parser:
             return None
         self._nested += 1
         if self._nested > NESTED_MAX:
-            raise self._no(f"groups are nested more than {NESTED_MAX} deep")
+            raise self._no(f"groups nested more than {NESTED_MAX} deep need ripgrep")
         node = self._choice()
         self._ignore_case = before
         self._nested -= 1
@@ -170,8 +200,11 @@ class _Parser:
         if self._take("P<") or self._take("<"):
             end = self._text.find(">", self._at)
             name = self._text[self._at : end] if end >= 0 else ""
-            if not name.isidentifier():
+            if _NAME.fullmatch(name) is None:
                 raise self._no("invalid or unclosed capture group name")
+            if name in self._names:
+                raise self._no("duplicate capture group name")
+            self._names.add(name)
             self._at = end + 1
             return True
         return self._flags()
@@ -207,12 +240,15 @@ class _Parser:
         return self._chars(ere_sets.single(chr(self._code())))
 
     def _chars(self, ranges: Ranges) -> Chars:
-        if ranges in (_LINE_FEED, _RETURN):
-            name = '"\\n"' if ranges == _LINE_FEED else '"\\r"'
-            raise OpError("INVALID_PATTERN", f"the literal {name} is not allowed in a regex")
+        if ranges in (_LINE_FEED, _RETURN, _EITHER):
+            raise _line_end("\\r" if ranges == _RETURN else "\\n")
         if self._ignore_case:
             ranges = ere_sets.any_case(ranges)
-        return Chars(ere_sets.difference(ranges, ere_sets.OUT_OF_LINES))
+        ranges = ere_sets.difference(ranges, ere_sets.OUT_OF_LINES)
+        self._written_bytes += len(ere_sets.expression(ranges))
+        if self._written_bytes > WRITTEN_BYTES_MAX:
+            raise self._no(TOO_LARGE)
+        return Chars(ranges)
 
     # --- escapes --------------------------------------------------------------
 
@@ -273,28 +309,34 @@ class _Parser:
         """The set of a bracket, behind its opening."""
         self._nested += 1
         if self._nested > NESTED_MAX:
-            raise self._no(f"brackets are nested more than {NESTED_MAX} deep")
+            raise self._no(f"brackets nested more than {NESTED_MAX} deep need ripgrep")
         negated = self._take("^")
-        found: Ranges = ()
+        members: list[Ranges] = []
         while self._take("-"):
-            found = ere_sets.union(found, ere_sets.single("-"))
-        if not found and self._take("]"):
-            found = self._range_from(ord("]"))
+            members.append(ere_sets.single("-"))
+        if not members and self._take("]"):
+            members.append(self._range_from(ord("]")))
         left: Ranges | None = None
         operator = ""
         while not self._take("]"):
             sign = self._peek(2)
             if sign in ("&&", "--", "~~"):
-                left = self._combined(left, operator, found)
-                operator, found = sign, ()
+                left = self._combined(left, operator, self._joined(members))
+                operator, members = sign, []
                 self._at += 2
             else:
-                found = ere_sets.union(found, self._member())
+                members.append(self._member())
+                self._member_ranges += len(members[-1])
+                if self._member_ranges > MEMBER_RANGES_MAX:
+                    raise self._no(TOO_LARGE)
         self._nested -= 1
-        found = self._combined(left, operator, found)
-        if self._ignore_case:
-            found = ere_sets.any_case(found)
+        found = self._combined(left, operator, self._joined(members))
         return ere_sets.complement(found) if negated else found
+
+    def _joined(self, members: list[Ranges]) -> Ranges:
+        """All characters of some sets. Cases come before what is taken away from them."""
+        found = ere_sets.normal(each for ranges in members for each in ranges)
+        return ere_sets.any_case(found) if self._ignore_case else found
 
     @staticmethod
     def _combined(left: Ranges | None, operator: str, right: Ranges) -> Ranges:

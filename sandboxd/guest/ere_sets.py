@@ -32,6 +32,10 @@ _WHOLE: Final = b"[\xc2-\xf4][\x80-\xbf]+"
 """Any character that is not ASCII. Shorter than its exact form, so that counted
 repetitions stay cheap; what it takes besides is not UTF-8 in any case."""
 
+SETS_KEPT: Final = 64
+"""Results of each operation that are kept, of some 100 KB at most: the sets of one pattern
+are few, and written many times."""
+
 Sequence: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of bytes, one for each place."""
 
@@ -60,6 +64,7 @@ def union(a: Ranges, b: Ranges) -> Ranges:
     return normal([*a, *b])
 
 
+@functools.lru_cache(maxsize=SETS_KEPT)
 def complement(ranges: Ranges) -> Ranges:
     outside = []
     at = 0
@@ -70,6 +75,7 @@ def complement(ranges: Ranges) -> Ranges:
     return normal(each for each in outside if each[0] <= each[1])
 
 
+@functools.lru_cache(maxsize=SETS_KEPT)
 def intersection(a: Ranges, b: Ranges) -> Ranges:
     both = []
     i = j = 0
@@ -161,6 +167,7 @@ def _folded(char: str) -> str:
     return char
 
 
+@functools.lru_cache(maxsize=SETS_KEPT)
 def any_case(ranges: Ranges) -> Ranges:
     """The characters in every case that they have."""
     cases = _cases()

@@ -7,6 +7,7 @@ file under its lock; see `replace` for what survives and what readers see.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import os
 import threading
@@ -16,8 +17,9 @@ from .lines import Window
 from .locks import FILE_LOCKS, identity
 from .opening import SIZE_TOLD_MAX, open_regular, read_chunk
 from .ops import Answer, Facts, Op, OpError, Request
+from .parents import Parents
 from .paths import fault, missing, resolve, shown
-from .replace import make_parents, replace_file, writable_target
+from .replace import replace_file, writable_target
 from .sniff import binary_type, encoding_of
 from .staging import Bytes
 from .versions import (
@@ -167,9 +169,10 @@ def write(request: Request) -> Answer:
     try:
         real = writable_target(target, path)
         # What must have a version exists, and its parents with it.
+        parents: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if not expects_a_file(expected):
-            make_parents(os.path.dirname(real))
-        with FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
+            parents = Parents(os.path.dirname(real))
+        with parents, FILE_LOCKS.hold(lambda: (identity(target),), request) as waited_s:
             # Resolved again: what the path leads to may have changed meanwhile.
             real = writable_target(target, path)
             created, version = replace_file(

@@ -189,7 +189,7 @@ class IgnoreRules:
                 root = self._roots[at]
                 break
             passed.append(at)
-            if os.path.lexists(os.path.join(at, ".git")):
+            if os.path.exists(os.path.join(at, ".git")):
                 root = at
                 break
             if at == os.path.dirname(at):

@@ -59,7 +59,7 @@ class Abi:
     sockets: tuple[int, ...]
     """socket, socketpair."""
     signals: tuple[int, ...]
-    """kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo."""
+    """kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo: `SIGNAL_ARGUMENTS`."""
     x32: bool = False
 
 
@@ -72,6 +72,10 @@ ABIS: Final = {
         *(0xC00000B7, (261, 118, 119, 122, 274), 140, 30, (198, 199), (129, 130, 131, 138, 240))
     ),
 }
+
+
+SIGNAL_ARGUMENTS: Final = (1, 1, 2, 1, 2)
+"""Which argument of each of `Abi.signals` is the signal."""
 
 
 class NotHardened(Exception):
@@ -219,9 +223,10 @@ def filter_program(abi: Abi) -> bytes:
     for number in abi.sockets:
         code += _when(number, [*_argument_is(0, _FAMILIES), family, allow])
     # Linux keeps signals without a handler from process 1 by itself; gVisor does not, and
-    # `pkill -f python` would end the session.
-    for number in abi.signals:
-        code += _when(number, [*_argument_is(0, (1,)), allow, refuse])
+    # `pkill -f python` would end the session. Signal 0 only asks whether there is a process.
+    for number, which in zip(abi.signals, SIGNAL_ARGUMENTS, strict=True):
+        checks = [*_argument_is(0, (1,)), allow, *_argument_is(which, (0,)), refuse, allow]
+        code += _when(number, checks)
     code.append(allow)
     return b"".join(INSTRUCTION.pack(*line) for line in code)
 

@@ -51,6 +51,8 @@ class Machine:
     engine_name: str | None = None
     engine_settled: bool = False
     """Whether it is known which engine there is."""
+    engine_tries: int = 0
+    """How often time cut off the finding out."""
     base_env: dict[str, str] = field(default_factory=dict)
     """What commands inherit from the image (`container`) or from the backend (`local`)."""
     env: dict[str, str] = field(default_factory=dict)

@@ -89,6 +89,10 @@ class Output:
             self._held = b""
         if b"\x1b" in data:
             data = self._without_escapes(data)
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Appends what holds no escape sequences."""
         if b"\x07" in data:
             data = data.replace(b"\x07", b"")
         if b"\r\n" in data:
@@ -101,6 +105,9 @@ class Output:
 
     def tail(self) -> Tail:
         """What is shown, once everything was fed."""
+        # A sequence that nobody finished is text.
+        held, self._held = self._held, b""
+        self._take(held.replace(b"\x1b", b""))
         kept = bytes(self._partial) if self._partial_cut else bytes(self._done + self._partial)
         # How much more is still here depends on how the output arrived.
         cut = self._partial_cut or self._done_cut or len(kept) > KEPT_BYTES

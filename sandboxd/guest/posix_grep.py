@@ -12,6 +12,7 @@ Differences from ripgrep that remain are listed in `SEARCH.md`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 
 from . import ere
@@ -87,4 +88,10 @@ class PosixGrep:
 
 
 def _expression(query: Query) -> ere.Expression:
-    return ere.translate(query.pattern, literal=query.literal, ignore_case=query.ignore_case)
+    return _translated(query.pattern, query.literal, query.ignore_case)
+
+
+@functools.lru_cache(maxsize=4)
+def _translated(pattern: str, literal: bool, ignore_case: bool) -> ere.Expression:
+    """Kept, as a search asks for it up to four times."""
+    return ere.translate(pattern, literal=literal, ignore_case=ignore_case)

@@ -11,7 +11,7 @@ from typing import Final
 from . import ere, include_patterns, posix_source, search_child
 from .ops import OpError
 from .posix_rows import FirstMatches, LineReader, line_starts, place_of
-from .posix_source import Source
+from .posix_source import Kind, Source, TextLines
 from .search_child import Budget, Ended
 from .search_engine import Found, Query
 from .search_files import Files, Hidden, Stopped, Unread
@@ -21,6 +21,8 @@ from .search_rows import PREVIEW_BYTES, Row
 BATCH_FILES_FIRST: Final = 32
 BATCH_FILES_MAX: Final = 4_096
 BATCH_BYTES_MAX: Final = 512 * 1024
+LARGE_BYTES: Final = 1024 * 1024
+"""Of a file that is looked into before grep is, which never holds less than this."""
 _ERROR_BYTES_MAX: Final = 4 * 1024
 _MARKS: Final = os.fsdecode(b"^(" + b"|".join(posix_source.MARKS) + b")")
 """Files that begin so are read in another way, so they are always looked into."""
@@ -54,6 +56,10 @@ class File:
     """As grep is given it."""
 
 
+class _Unsearched(Exception):
+    """grep could not search a file that can be read, in words."""
+
+
 class Search:
     """One walk or one file, with one expression."""
 
@@ -85,60 +91,97 @@ class Search:
             yield from self._matching(batch)
 
     def _matching(self, batch: list[File]) -> Iterator[File]:
-        # A name with a line feed would be two lines of what grep prints.
-        by_name = {os.fsencode(file.path): file for file in batch if "\n" not in file.path}
         said: set[bytes] = set()
-        if not self._grep.quick:
-            said |= {name for name in by_name if posix_source.is_marked(name)}
-        if by_name:
-
-            def on_name(name: bytes) -> bool:
-                said.add(name)
-                return True
-
-            reader = LineReader(on_name, 64 * 1024)
-            argv = self._argv("-l", marks=self._grep.quick)
-            argv += ["--", *(os.fsdecode(name) for name in by_name)]
-            self._run(argv, reader.feed, list(by_name.values()))
-            reader.end()
+        asked = [file for file in batch if self._is_asked_for(file, said)]
+        if asked:
+            self._listed(asked, said)
         for file in batch:
             if "\n" in file.path or os.fsencode(file.path) in said:
                 yield file
 
-    def _run(
-        self, argv: list[str], on_output: Callable[[bytes], bool], files: Sequence[File]
-    ) -> None:
-        """Runs grep over files. Raises `Stopped`, INVALID_PATTERN, IO_ERROR."""
+    def _is_asked_for(self, file: File, said: set[bytes]) -> bool:
+        """Whether grep is to say if the file matches; adds to `said` where that is known."""
+        if "\n" in file.path:
+            # It would be two lines of what grep prints.
+            return False
+        name = os.fsencode(file.path)
+        if self._grep.quick and not _is_large(name):
+            return True
+        # A grep holds a line in memory, and a gigabyte of NUL is one line.
+        try:
+            kind = posix_source.kind_of(name)
+        except OSError as error:
+            self.unread.add(file.printed, error)
+            return False
+        if kind is Kind.MARKED:
+            said.add(name)
+        return kind is Kind.TEXT
+
+    def _listed(self, files: list[File], said: set[bytes]) -> None:
+        """Adds the names of files that match. Raises `Stopped`, INVALID_PATTERN, IO_ERROR.
+
+        Where grep ends with an error it may have left out any of the files: those
+        that can be read are searched again, in halves, until it is known which ones
+        it cannot search.
+        """
+        waiting = [files]
+        while waiting:
+            these = waiting.pop()
+            code, words = self._list(these, said)
+            if code in (0, 1) and not words:
+                continue
+            readable = self._readable(these)
+            if code in (0, 1):
+                continue
+            self._check_expression()
+            if len(readable) < len(these):
+                waiting += [readable] if readable else []
+            elif len(these) == 1:
+                self.unread.say(these[0].printed, f"grep ended with code {code} ({words})")
+            else:
+                half = len(these) // 2
+                waiting += [these[half:], these[:half]]
+
+    def _list(self, files: list[File], said: set[bytes]) -> tuple[int, str]:
+        """One run: its exit code, and what it said on stderr."""
         errors = bytearray()
 
         def on_errors(data: bytes) -> bool:
             errors.extend(data[: _ERROR_BYTES_MAX - len(errors)])
             return True
 
-        ended = search_child.run(argv, self._budget, on_output, on_errors)
-        self._check(ended, bytes(errors), files)
+        def on_name(name: bytes) -> bool:
+            said.add(name)
+            return True
 
-    def _check(self, ended: Ended, errors: bytes, files: Sequence[File]) -> None:
+        reader = LineReader(on_name, 64 * 1024)
+        argv = [*self._argv("-l", listing=True), "--", *(file.path for file in files)]
+        ended = search_child.run(argv, self._budget, reader.feed, on_errors)
         if not ended.complete:
             raise Stopped
         if ended.exit_code is None:
             raise OpError("IO_ERROR", "grep was killed.")
-        if ended.exit_code in (0, 1) and not errors:
-            return
-        if not self._unreadable(files) and ended.exit_code not in (0, 1):
-            self._check_expression()
-            words = errors.decode("utf-8", "replace").strip()[:500]
-            raise OpError("IO_ERROR", f"grep ended with code {ended.exit_code}. {words}".strip())
+        reader.end()
+        return ended.exit_code, errors.decode("utf-8", "replace").strip()[:150]
 
-    def _unreadable(self, files: Sequence[File]) -> int:
-        """Notes the files that cannot be read: greps do not agree in what they print of one."""
-        before = self.unread.count
+    def _readable(self, files: Sequence[File]) -> list[File]:
+        """The files that can be read; notes the others.
+
+        Greps do not agree in what they print of one, and some files open that cannot be read.
+        """
+        readable = []
         for file in files:
             try:
-                os.close(os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                fd = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+                try:
+                    os.read(fd, 1)
+                finally:
+                    os.close(fd)
             except OSError as error:
                 self.unread.add(file.printed, error)
-        return self.unread.count - before
+            else:
+                readable.append(file)
+        return readable
 
     def _check_expression(self) -> None:
         """Raises INVALID_PATTERN where grep does not take the expression at all."""
@@ -162,18 +205,24 @@ class Search:
         raw = os.fsencode(file.path)
         # One more than is shown tells that there are more.
         left = self._query.rows_max + 1
+        text_lines: TextLines | None = None
 
         def on_line(row: bytes) -> bool:
             nonlocal left
             number, colon, text = row.partition(b":")
             if colon and number.isdigit():
+                if text_lines is not None and not text_lines.holds(int(number)):
+                    found.binary = self._query.start.is_file and not self._budget.over
+                    return False
                 line = text[:PREVIEW_BYTES]
                 found.rows.add(Row(file.printed, int(number), raw, 0, -1, line))
                 left -= 1
             return left > 0
 
         def search(source: Source) -> None:
+            nonlocal text_lines
             if not source.binary:
+                text_lines = TextLines(source, self._budget)
                 self._lines(source, ["-n"], on_line)
             elif self._query.start.is_file:
                 with posix_source.without_nul(source, self._budget) as text:
@@ -275,10 +324,12 @@ class Search:
             with posix_source.opened(file.path, self._budget) as source:
                 if source is not None:
                     search(source)
-                elif self._budget.over:
+                if self._budget.over:
                     raise Stopped
         except OSError as error:
             self.unread.add(file.printed, error)
+        except _Unsearched as said:
+            self.unread.say(file.printed, str(said))
 
     def _alone(
         self, source: Source, options: list[str], on_output: Callable[[bytes], bool]
@@ -290,12 +341,15 @@ class Search:
             raise OpError("IO_ERROR", "grep was killed.")
         if ended.complete and ended.exit_code not in (0, 1):
             self._check_expression()
-            raise OpError("IO_ERROR", f"grep ended with code {ended.exit_code}.")
+            raise _Unsearched(f"grep ended with code {ended.exit_code}")
         return ended
 
-    def _argv(self, *options: str, marks: bool = False) -> list[str]:
+    def _argv(self, *options: str, listing: bool = False) -> list[str]:
+        """`listing`: for the names of files, those with a byte order mark among them."""
         argv = [*self._grep.argv, *options]
-        if "-a" in self._grep.options:
+        quick_listing = listing and self._grep.quick
+        if "-a" in self._grep.options and not quick_listing:
+            # Names come without it too, and NUL then ends a line, which keeps lines short.
             argv.append("-a")
         if "-D" in self._grep.options:
             argv += ["-D", "skip"]
@@ -303,7 +357,7 @@ class Search:
         if fixed is not None:
             return [*argv, "-F", "-e", fixed]
         argv += ["-E", "-e", self._expression.text]
-        return [*argv, "-e", _MARKS] if marks else argv
+        return [*argv, "-e", _MARKS] if quick_listing else argv
 
 
 def _given(start: Start, files: Files) -> Iterator[File]:
@@ -327,6 +381,13 @@ def _batches(files: Iterator[File]) -> Iterator[list[File]]:
         bytes_left -= size_bytes
     if batch:
         yield batch
+
+
+def _is_large(path: bytes) -> bool:
+    try:
+        return os.stat(path, follow_symlinks=False).st_size > LARGE_BYTES
+    except OSError:
+        return False
 
 
 def _nothing(_: bytes) -> bool:

@@ -2,14 +2,15 @@
 
 grep gets the open file as its stdin: what a file is called cannot confuse it, and
 nothing can be put in the file's place after it was looked at. A byte order mark is
-skipped, UTF-16 is written to memory as UTF-8, and what holds NUL is binary (tool-cases
-G20, G21, G23).
+skipped, UTF-16 is written to memory as UTF-8, and what holds NUL is binary from there on
+(tool-cases G20, G21, G23).
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import enum
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ COPIED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of a UTF-16 or a binary file, which is searched as a copy in memory: what comes later
 is not searched."""
 MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+HEAD_BYTES: Final = 64 * 1024
+"""A NUL in there makes all of a file binary; one that comes later ends its text."""
 _CHUNK_BYTES: Final = 256 * 1024
 
 
@@ -32,6 +35,7 @@ class Source:
     fd: int
     base: int
     binary: bool
+    """Whether NUL stands in its first bytes."""
 
     def rewind(self) -> int:
         """The descriptor, at the content's beginning."""
@@ -41,7 +45,7 @@ class Source:
 
 @contextlib.contextmanager
 def opened(path: str, budget: Budget) -> Iterator[Source | None]:
-    """The file's content; None where it is no regular file any more, or the budget is over.
+    """The file's content; None where it is no regular file any more.
 
     Raises OSError.
     """
@@ -56,36 +60,56 @@ def opened(path: str, budget: Budget) -> Iterator[Source | None]:
             os.close(fd)
             fd = decoded
         base = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
-        binary = _holds_nul(fd, budget)
-        yield None if binary is None else Source(fd, base, binary)
+        yield Source(fd, base, b"\0" in os.pread(fd, HEAD_BYTES, base))
     finally:
         os.close(fd)
 
 
-def is_marked(path: bytes) -> bool:
-    """Whether a regular file begins with a byte order mark."""
+class Kind(enum.Enum):
+    """What a file's beginning says of it."""
+
+    TEXT = "text"
+    MARKED = "marked"
+    """It begins with a byte order mark."""
+    BINARY = "binary"
+
+
+def kind_of(path: bytes) -> Kind:
+    """Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.read(fd, 3).startswith(MARKS)
-    except OSError:
-        return False
+        head = os.read(fd, HEAD_BYTES)
     finally:
         os.close(fd)
+    if head.startswith(MARKS):
+        return Kind.MARKED
+    return Kind.BINARY if b"\0" in head else Kind.TEXT
 
 
-def _holds_nul(fd: int, budget: Budget) -> bool | None:
-    """None where the budget was over first."""
-    at = 0
-    while data := os.pread(fd, _CHUNK_BYTES, at):
-        if b"\0" in data:
-            return True
-        if budget.over:
-            return None
-        at += len(data)
-    return False
+class TextLines:
+    """Which lines end before the piece with the first NUL, as ripgrep drops such a piece.
+
+    The file is looked through only as far as it is asked for.
+    """
+
+    def __init__(self, source: Source, budget: Budget) -> None:
+        self._fd = source.fd
+        self._at = source.base
+        self._budget = budget
+        self._ended = 0
+        self._over: int | None = None
+        """The first line that is no text, or that was not reached in time."""
+
+    def holds(self, line: int) -> bool:
+        while self._over is None and self._ended < line:
+            data = os.pread(self._fd, HEAD_BYTES, self._at)
+            if not data:
+                break
+            if b"\0" in data or self._budget.over:
+                self._over = self._ended + 1
+            self._ended += data.count(b"\n")
+            self._at += len(data)
+        return self._over is None or line < self._over
 
 
 @contextlib.contextmanager

@@ -45,6 +45,19 @@ _IN_PLACE_ERRNOS = frozenset(
 )
 """What a rename beside the target fails with where writing the file itself can work."""
 
+_NO_LINK_ERRNOS = frozenset(
+    {
+        errno.EPERM,
+        errno.EACCES,
+        errno.EXDEV,
+        errno.EMLINK,
+        errno.ENOSYS,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+    }
+)
+"""What a second name fails with on file systems that have none, or no more of them."""
+
 _ATTRIBUTES_SKIPPED = frozenset({"security.capability", "security.ima", "security.evm"})
 """Bound to the old content: the kernel drops them itself when a file is written."""
 
@@ -74,14 +87,6 @@ def writable_target(absolute: str, path: str) -> str:
     if refused is not None:
         raise refused
     return os.path.realpath(absolute)
-
-
-def make_parents(directory: str) -> None:
-    """Makes a directory and its parents; another process may make them too."""
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
 
 
 def replace_file(
@@ -156,7 +161,7 @@ def _rename_over(
         written = os.fstat(staged.fd)
         if expected is not None:
             expected.compare(target, request)
-        _place(staged, target, must_create=expected is not None and expected.absent)
+        _place(staged, target, request, expected)
         return placed_version(staged.fd, written) if content.size > DIGEST_BYTES_MAX else ""
     except OSError as error:
         if old is not None and error.errno in _IN_PLACE_ERRNOS:
@@ -167,17 +172,19 @@ def _rename_over(
             staged.discard()
 
 
-def _place(staged: Staged, target: str, *, must_create: bool) -> None:
+def _place(staged: Staged, target: str, request: Request, expected: Expected | None) -> None:
     assert staged.path is not None
-    if must_create:
+    if expected is not None and expected.absent:
         try:
             # Unlike a rename, a link never replaces what a command just made.
             os.link(staged.path, target, follow_symlinks=False)
         except FileExistsError:
             raise _Taken from None
         except OSError as error:
-            if error.errno not in _IN_PLACE_ERRNOS:
+            if error.errno not in _NO_LINK_ERRNOS:
                 raise
+            # The try took its time, and a rename would replace what was made meanwhile.
+            expected.compare(target, request)
         else:
             # At once: the number of names shows in the file's times.
             staged.unname()

@@ -21,6 +21,7 @@ from typing import Final
 
 from . import include_patterns, search_child
 from .ops import OpError
+from .ripgrep_ignores import Look, error_above
 from .ripgrep_output import Errors, Listing, Roots, RowReader, without_messages
 from .ripgrep_pattern import portable
 from .search_child import Budget
@@ -52,6 +53,9 @@ _ROWS: Final = (
     *("--field-match-separator", r"\x00"),
     *("--max-columns", str(PREVIEW_BYTES), "--max-columns-preview"),
 )
+PROBED: Final = (*_BASE, *_ROWS)
+"""All options that any search of rows needs."""
+_NO_FILES: Final = "No files were searched"
 # Told of CRLF files, ripgrep ends the lines of its own so.
 _COUNT: Final = re.compile(rb"([^\0]*+)\0(\d++)\r?\n")
 
@@ -65,6 +69,28 @@ class Ripgrep:
 
     def first_rows(self, query: Query, budget: Budget) -> Found:
         """The first rows in order. Raises INVALID_PATTERN in ripgrep's words, SPAWN_FAILED."""
+        if query.no_ignore:
+            return self._first_rows(query, budget, None)
+        look = Look(query.start, budget)
+        error = error_above(query.start)
+        if error is None:
+            try:
+                found = self._first_rows(query, budget, look)
+            except OpError as fault:
+                # Perhaps it was killed for the memory of an ignore file without an end.
+                if fault.reason != "IO_ERROR" or look.goes_on():
+                    raise
+            else:
+                if look.error is None:
+                    return found
+            error = look.error
+        found = self._first_rows(replace(query, no_ignore=True), budget, None)
+        found.unruled = True
+        found.unsearched += 1
+        found.first_error = error
+        return found
+
+    def _first_rows(self, query: Query, budget: Budget, look: Look | None) -> Found:
         roots = self._roots(query)
         found = Found(FirstRows(query.rows_max))
         errors = Errors()
@@ -72,7 +98,8 @@ class Ripgrep:
         reader = RowReader(found.rows, roots, limit=None if is_file else MANY_ROWS)
         argv = [*self._search(query), *_rows(query), *([] if is_file else ["--stats"])]
         argv += [*_pattern(query), "--", *roots.arguments]
-        ended = search_child.run(argv, budget, reader.feed, errors.feed)
+        asked = None if look is None else look.goes_on
+        ended = search_child.run(argv, budget, reader.feed, errors.feed, look=asked)
         errors.end()
         if reader.enough:
             errors = Errors()
@@ -192,9 +219,12 @@ class Ripgrep:
 
         `partly`: ripgrep did begin, so the pattern is right.
         """
-        if exit_code in (0, 1) or (exit_code == 2 and (errors.unsearched or partly)):
-            return
         words = errors.other.decode("utf-8", "replace").removeprefix("rg: ").strip()
+        if exit_code == 0 or (exit_code == 2 and (errors.unsearched or partly)):
+            return
+        # Nothing was found, and nothing else is to be said of it.
+        if exit_code == 1 and (not words or words.startswith(_NO_FILES)):
+            return
         if exit_code == 2 and words:
             raise OpError("INVALID_PATTERN", words)
         ending = "was killed" if exit_code is None else f"ended with code {exit_code}"

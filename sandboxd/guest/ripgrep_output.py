@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from .search_paths import Start, plain, visible, worded_error
@@ -17,6 +17,8 @@ from .search_rows import FirstRows, Row
 
 _CARRY_BYTES_MAX: Final = 1024 * 1024
 _ERROR_BYTES_MAX: Final = 4 * 1024
+_OPEN_BYTES_MAX: Final = 8 * 1024
+"""Of one error; a path has 4 KiB at most, and may be said twice."""
 
 # The column is left out where an empty match lies at the end of a file's last line.
 _ROW: Final = re.compile(rb"([^\0]*+)\0(\d++)\0(?:(\d++)\0)?(\d++)\0([^\n]*+)\n")
@@ -28,8 +30,10 @@ _BINARY: Final = re.compile(
 _SEARCHED: Final = re.compile(rb"^(\d+) files? searched\r?$", re.MULTILINE)
 _PATH_ERROR: Final = re.compile(
     rb"(?:rg: )?(?P<path>.+?): (?:IO error for operation on .+: )?"
-    rb"(?P<words>[^:]+) \(os error \d+\)"
+    rb"(?P<words>[^:]+) \(os error \d+\)",
+    re.DOTALL,
 )
+_ERROR_END: Final = re.compile(rb" \(os error \d+\)$")
 
 
 @dataclass
@@ -41,6 +45,9 @@ class Errors:
     """The smallest path with its words: the same one in every run."""
     other: bytes = b""
     _carry: bytes = b""
+    _open: list[bytes] = field(default_factory=list)
+    """Lines that may be the beginning of an error of a path."""
+    _open_bytes: int = 0
 
     def feed(self, data: bytes) -> bool:
         *lines, self._carry = (self._carry + data).split(b"\n")
@@ -50,8 +57,10 @@ class Errors:
         return True
 
     def end(self) -> None:
-        self._line(self._carry)
+        if self._carry:
+            self._line(self._carry)
         self._carry = b""
+        self._keep_open()
 
     def take(self, other: Errors) -> None:
         """Adds what another run complained about."""
@@ -61,15 +70,31 @@ class Errors:
         self.other = (self.other + other.other)[:_ERROR_BYTES_MAX]
 
     def _line(self, line: bytes) -> None:
-        found = _PATH_ERROR.fullmatch(line)
-        if found is None:
-            if line or self.other:
-                self.other = (self.other + line + b"\n")[:_ERROR_BYTES_MAX]
+        if line.startswith(b"rg: "):
+            self._keep_open()
+        # A path with line feeds comes in as many lines; an error's number ends the last one.
+        self._open.append(line)
+        self._open_bytes += len(line) + 1
+        if not _ERROR_END.search(line):
+            if self._open_bytes > _OPEN_BYTES_MAX:
+                self._keep_open()
             return
+        found = _PATH_ERROR.fullmatch(b"\n".join(self._open))
+        if found is None:
+            self._keep_open()
+            return
+        self._open, self._open_bytes = [], 0
         self.unsearched += 1
         error = (found["path"], found["words"])
         if self.first is None or error < self.first:
             self.first = error
+
+    def _keep_open(self) -> None:
+        """The lines are no error of a path."""
+        text = b"\n".join(self._open)
+        if text or (self.other and self._open):
+            self.other = (self.other + text + b"\n")[:_ERROR_BYTES_MAX]
+        self._open, self._open_bytes = [], 0
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from .ops import OpError
 _PART: Final = re.compile(r"\\(?P<escaped>.)|\(\?<(?![=!])", re.DOTALL)
 _KNOWN: Final = frozenset("\\.+*?()|[]{}^$#&-~")
 _VERBOSE: Final = re.compile(r"\(\?[a-zA-Z]*x")
-# Bare, the first could end up in front of a class's name, the second in verbose mode.
-_BY_CODE: Final = {":": r"\x3A", " ": r"\x20"}
+# Bare, they could end up in front of a class's name, in verbose mode, between two counts,
+# in the name of a group or behind its question mark.
+_BY_CODE: Final = {char: f"\\x{ord(char):02X}" for char in ": ,_=!"}
 
 
 def portable(pattern: str) -> str:

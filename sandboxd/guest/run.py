@@ -238,8 +238,7 @@ def _start_shell(request: Request, pipe: int, wake: Wake) -> tuple[Child, str, i
     shell = machine.shell or ""
     script_fd: int | None = None
     if len(script) <= ARGUMENT_BYTES_MAX:
-        # A script that begins with a dash would be an option of the shell.
-        argv = [shell, "-c", "--", os.fsdecode(script)]
+        argv = shells.argv(shell, script)
     else:
         script_fd = _script_file(script)
         argv = [shell, f"/dev/fd/{SCRIPT_FD}"]

@@ -11,7 +11,7 @@
     binary            the searched file is binary and matches
     ignored           null, or `matches`, `exact`, `under` (at most three paths): what
                       a search finds that heeds no ignore rules, where this one
-                      found nothing
+                      found nothing; no matches at all where time ended before any
     other_case        where it found nothing: whether another case would match
 
 `glob`: `pattern`, `path`?, `paths_max`, `entries_max`, `timeout_s`. Answers with
@@ -112,6 +112,7 @@ class _Search:
         took_s = time.monotonic() - begun
         if found.rows.seen or found.binary or not found.complete:
             return found, hints
+        query = replace(query, no_ignore=query.no_ignore or found.unruled)
         if not query.no_ignore and not start.is_file:
             ignored = self._ignored(query, found)
             if ignored is not None and self._all_ignored(start):
@@ -145,7 +146,7 @@ class _Search:
 
         budget = self._budget.shortened(IGNORED_S)
         counted = self._engine.ignored(query, found, budget, on_file)
-        if not counted.total:
+        if not counted.total and counted.complete:
             return None
         most = sorted(under.items(), key=lambda item: (-item[1], item[0]))[:UNDER_MAX]
         return {

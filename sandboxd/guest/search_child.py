@@ -17,6 +17,8 @@ from .ops import Request
 _CHUNK_BYTES: Final = 64 * 1024
 _EXIT_S: Final = 5.0
 """Time from the end of its output, or from its kill, to the end of a program."""
+LOOK_AFTER_S: Final = 1.0
+"""Longer than nearly every search takes."""
 _ENVIRONMENT: Final[Mapping[str, str]] = {"LC_ALL": "C"}
 
 
@@ -99,8 +101,11 @@ def run(
     on_output: Sink,
     on_errors: Sink,
     stdin: int | None = None,
+    look: Callable[[], bool] | None = None,
 ) -> Ended:
     """Runs a program to its end, or kills it when there is no use in going on.
+
+    `look` is asked once, after LOOK_AFTER_S, whether there is.
 
     Raises `OpError` SPAWN_FAILED.
     """
@@ -116,7 +121,7 @@ def run(
             os.close(err_end)
         budget.attach(child)
         try:
-            complete = _pump({out: on_output, err: on_errors}, budget)
+            complete = _pump({out: on_output, err: on_errors}, budget, look)
             if not complete:
                 CHILDREN.kill_group(child, signal.SIGKILL)
             child.wait(_EXIT_S)
@@ -130,7 +135,8 @@ def run(
     return Ended(child.exit_code, complete and not budget.cancelled)
 
 
-def _pump(sinks: dict[int, Sink], budget: Budget) -> bool:
+def _pump(sinks: dict[int, Sink], budget: Budget, look: Callable[[], bool] | None) -> bool:
+    look_at = time.monotonic() + LOOK_AFTER_S
     poller = select.poll()
     for fd in sinks:
         poller.register(fd, select.POLLIN)
@@ -139,6 +145,14 @@ def _pump(sinks: dict[int, Sink], budget: Budget) -> bool:
         left_s = budget.deadline - time.monotonic()
         if left_s <= 0 or budget.cancelled:
             return False
+        if look is not None:
+            look_s = look_at - time.monotonic()
+            if look_s <= 0:
+                if not look():
+                    return False
+                look = None
+                continue
+            left_s = min(left_s, look_s)
         for fd, _ in poller.poll(left_s * 1000 + 1):
             data = os.read(fd, _CHUNK_BYTES)
             if not data:

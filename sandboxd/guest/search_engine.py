@@ -38,6 +38,8 @@ class Found:
     """The first of them in one line, its path as it is printed."""
     binary: bool = False
     """Whether matches in a binary file were not shown; only said of a start that is a file."""
+    unruled: bool = False
+    """Whether ignored files were searched too: an ignore file could not be read."""
     searched: int | None = None
     """Files that were searched, where the engine counts them."""
 

@@ -36,17 +36,19 @@ class Stopped(Exception):
 
 @dataclass
 class Unread:
-    """Directories that could not be read."""
+    """Directories and files that could not be read."""
 
     count: int = 0
     first: tuple[bytes, str] | None = None
     """The smallest printed path and its words."""
 
     def add(self, printed: bytes, error: OSError) -> None:
+        self.say(printed, os.strerror(error.errno or 0))
+
+    def say(self, printed: bytes, words: str) -> None:
         self.count += 1
-        words = (printed, os.strerror(error.errno or 0))
-        if self.first is None or words < self.first:
-            self.first = words
+        if self.first is None or (printed, words) < self.first:
+            self.first = (printed, words)
 
     def worded(self) -> str | None:
         return None if self.first is None else worded_error(*self.first)
@@ -115,6 +117,9 @@ class Files:
         found: list[tuple[bytes, str, bool]],
     ) -> None:
         name = entry.name
+        if name == ".git" and not self._start.inside_git:
+            # Also a file: that of a submodule or of a linked work tree.
+            return
         try:
             is_directory = entry.is_dir(follow_symlinks=False)
             if is_directory:

@@ -18,18 +18,21 @@ from . import environment, search_child
 from .ops import Machine, OpError, Request
 from .posix_grep import PosixGrep
 from .posix_search import Grep
-from .ripgrep import Ripgrep
+from .ripgrep import PROBED, Ripgrep
 from .search_child import Budget
 from .search_engine import Engine
 
 CHOICES: Final = ("auto", "ripgrep", "grep")
 PROBE_S: Final = 5.0
 """Of all tries together."""
+TRIES_MAX: Final = 3
+"""Probes that time cut off, before an engine that was found besides is the one."""
 OUTPUT_BYTES_MAX: Final = 4 * 1024
 FOLDERS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin", "/sbin")
 """Looked into besides the folders of PATH."""
 FOLDERS_MAX: Final = 32
 _INPUT: Final = b"a1{x\n\xc3\xa9b\nplain text\n"
+_FOUND: Final = b"<stdin>\x003\x002\x009\x00plain text\n"
 _RIPGREP: Final = re.compile(r"ripgrep \d[\w.+-]{0,40}")
 _GNU: Final = re.compile(r"grep \(GNU grep[^)]{0,40}\) [\w.-]{1,40}")
 _BUSYBOX: Final = re.compile(r"BusyBox v[\w.-]{1,40}")
@@ -49,10 +52,13 @@ def settle(machine: Machine, budget: Budget) -> None:
                 found = probe(machine, budget)
             except _Unsettled:
                 unsettled = True
+    if unsettled and not budget.cancelled:
+        machine.engine_tries += 1
     if found is None and unsettled:
         return
     machine.engine, machine.engine_name = found or (None, None)
-    machine.engine_settled = True
+    # What was cut off may be the better one: the next searches ask again, some times.
+    machine.engine_settled = not unsettled or machine.engine_tries >= TRIES_MAX
 
 
 def settle_at_start(machine: Machine) -> None:
@@ -82,6 +88,10 @@ def _ripgrep(machine: Machine, budget: Budget) -> tuple[Engine, str] | None:
     code, said = _try([*machine.rg, "--version"], budget.shortened(PROBE_S / 2))
     version = _RIPGREP.match(said.decode("utf-8", "replace"))
     if code != 0 or version is None:
+        return None
+    # A name and a number is what any wrapper prints: only a search shows that it can.
+    argv = [*machine.rg, *PROBED, "--max-count", "2", "-e", "l.in", "--", "-"]
+    if _try(argv, budget.shortened(PROBE_S / 2)) != (0, _FOUND):
         return None
     return Ripgrep(machine.rg, machine.workdir), version[0]
 

@@ -7,7 +7,6 @@ So each is asked for a sum once, before the hello.
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import stat
@@ -23,9 +22,10 @@ PROBE_S: Final = 5.0
 PROBE_ALL_S: Final = 10.0
 """Together less than the daemon waits for a hello."""
 PROBES_MAX: Final = 16
+"""Programs that are started."""
 _OUTPUT_BYTES_MAX: Final = 64 * 1024
 _FAULT_CHARS_MAX: Final = 500
-_QUESTION: Final = "echo $((6 * 7))"
+_QUESTION: Final = b"echo $((6 * 7))"
 _ANSWER: Final = b"42\n"
 _LATE: Final = "no answer in time"
 
@@ -41,10 +41,13 @@ def find(machine: Machine) -> str | None:
     _faults.clear()
     deadline = time.monotonic() + PROBE_ALL_S
     late: str | None = None
-    for shell, unfit in itertools.islice(_candidates(machine), PROBES_MAX):
+    tries_left = PROBES_MAX
+    for shell, unfit in _candidates(machine):
         left_s = deadline - time.monotonic()
-        if left_s <= 0:
+        if not tries_left or left_s <= 0:
             break
+        # Those that cannot be started use up no tries.
+        tries_left -= not unfit
         fault = unfit or _fault_of(shell, machine, min(PROBE_S, left_s))
         if not fault:
             return shell
@@ -52,6 +55,16 @@ def find(machine: Machine) -> str | None:
             late = late or shell
         _faults.append(f"{shell}: {fault}")
     return late
+
+
+def argv(shell: str, script: bytes) -> list[str]:
+    """How a shell is given a script that fits an argument.
+
+    A script that begins as an option would be one. Only then `--` comes before it: toybox
+    takes that for the script.
+    """
+    ends_options = ["--"] if script.startswith((b"-", b"+")) else []
+    return [shell, "-c", *ends_options, os.fsdecode(script)]
 
 
 def missing_text() -> str:
@@ -97,7 +110,7 @@ def _fault_of(shell: str, machine: Machine, timeout_s: float) -> str:
     try:
         try:
             child = CHILDREN.spawn(
-                [shell, "-c", _QUESTION],
+                argv(shell, _QUESTION),
                 environment.command_environment(machine),
                 stdout=writing,
                 stderr=writing,

@@ -6,14 +6,16 @@ nothing. Its handle ends as all do (`handles`).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
 from .handles import HANDLES
 from .locks import FILE_LOCKS, identity
 from .ops import Answer, Op, Request
+from .parents import Parents
 from .paths import fault, resolve
-from .replace import make_parents, replace_file, writable_target
+from .replace import replace_file, writable_target
 from .staging import Staged, stage_beside, stage_nameless
 from .versions import Digest, Expected, expected_of, expects_a_file, version_conflict
 
@@ -22,9 +24,16 @@ UPLOAD_BYTES_MAX = 1 << 40
 
 class _Upload:
     def __init__(
-        self, staged: Staged, path: str, target: str, mode: int | None, expected: Expected | None
+        self,
+        staged: Staged,
+        parents: Parents | None,
+        path: str,
+        target: str,
+        mode: int | None,
+        expected: Expected | None,
     ) -> None:
         self.staged = staged
+        self.parents = parents
         self.digest = Digest()
         self.path = path
         self.target = target
@@ -33,6 +42,9 @@ class _Upload:
 
     def close(self) -> None:
         self.staged.discard()
+        if self.parents is not None:
+            # Of an upload that was committed they stay already.
+            self.parents.end(kept=False)
 
 
 def upload_open(request: Request) -> Answer:
@@ -46,15 +58,23 @@ def upload_open(request: Request) -> Answer:
             # Not under the lock yet: only a stream that is in vain already is refused
             # here, before anything is made for it.
             expected.compare(real, request)
-        if request.flag("make_parents"):
-            make_parents(os.path.dirname(real))
-        staged = _stage(real)
+        parents = Parents(os.path.dirname(real)) if request.flag("make_parents") else None
+        try:
+            staged = _stage(real)
+        except BaseException:
+            if parents is not None:
+                parents.end(kept=False)
+            raise
     except OSError as error:
         raise fault(error, path, "write") from None
-    return {"handle": HANDLES.add(_Upload(staged, path, target, mode, expected))}, b""
+    upload = _Upload(staged, parents, path, target, mode, expected)
+    return {"handle": HANDLES.add(upload)}, b""
 
 
 def _stage(real: str) -> Staged:
+    # A name that is too long shows here, since the temporary one beside it is cut to fit.
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(real)
     try:
         return stage_beside(real, 0o600)
     except OSError as error:
@@ -95,6 +115,8 @@ def upload_commit(request: Request) -> Answer:
                     mode=upload.mode,
                     expected=upload.expected,
                 )
+                if upload.parents is not None:
+                    upload.parents.end(kept=True)
         except OSError as error:
             if error.errno == errno.ENOENT and expects_a_file(upload.expected):
                 raise version_conflict(path) from None

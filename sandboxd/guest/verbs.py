@@ -20,9 +20,9 @@ from .listing import Listing
 from .locks import FILE_LOCKS, entry_identity
 from .opening import SIZE_TOLD_MAX, open_regular
 from .ops import Answer, Facts, Op, OpError, Request
+from .parents import Parents
 from .paths import fault, resolve, shown
 from .removal import remove_tree
-from .replace import make_parents
 from .versions import file_version
 
 READ_BYTES_MAX = 1024 * 1024
@@ -58,13 +58,15 @@ def stat_facts(found: os.stat_result, version: str = "", link_target: str = "") 
 def file_open(request: Request) -> Answer:
     path = request.text("path")
     offset = request.integer("offset")
+    whole = offset == 0 and not request.flag("part")
     try:
         fd, found = open_regular(resolve(request.machine, path), os.O_RDONLY, path, request)
     except OSError as error:
         raise fault(error, path) from None
     try:
-        # Of the file as it is now: a rename leaves the descriptor with these bytes.
-        version = _version(fd, found, request)
+        # Of the file as it is now: a rename leaves the descriptor with these bytes. Whoever
+        # wants a part of it would wait for the hash of the whole.
+        version = _version(fd, found, request) if whole else ""
     except BaseException:
         os.close(fd)
         raise
@@ -183,10 +185,10 @@ def mkdir(request: Request) -> Answer:
     mode = request.optional_integer("mode", 0, 0o777)
     absolute = resolve(request.machine, path).rstrip("/") or "/"
     try:
-        make_parents(os.path.dirname(absolute))
-        os.mkdir(absolute)
-        if mode is not None:
-            os.chmod(absolute, mode)
+        with Parents(os.path.dirname(absolute)):
+            os.mkdir(absolute)
+            if mode is not None:
+                os.chmod(absolute, mode)
     except FileExistsError as error:
         if os.path.isdir(absolute):
             return {"created": False}, b""

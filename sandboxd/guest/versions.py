@@ -63,7 +63,9 @@ class Reading:
     """The version of the bytes that are read from an open file, from its first to its last."""
 
     def __init__(self, fd: int, found: os.stat_result) -> None:
+        """`found` is the file as it was before its first byte was read."""
         self._fd = fd
+        self._found = found
         self._digest = Digest() if found.st_size <= DIGEST_BYTES_MAX else None
         # Before the first byte, so that a later change cannot bear the same stamp.
         self._begun = None if self._digest else _settled(fd)
@@ -79,10 +81,15 @@ class Reading:
     def version(self, *, complete: bool) -> str:
         """Empty where the bytes so far are no content that ever was the file's."""
         if self._digest is not None:
-            return self._digest.version if complete else ""
+            return self._digest.version if complete and self._is_unchanged() else ""
         if self._begun is None or stamp(os.fstat(self._fd)) != stamp(self._begun):
             return ""
         return _stat_version(self._begun)
+
+    def _is_unchanged(self) -> bool:
+        # Not the other times: another name or mode makes no other content.
+        found, now = self._found, os.fstat(self._fd)
+        return (now.st_size, now.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
 
 
 def file_version(fd: int, found: os.stat_result, request: Request) -> tuple[str, int]:
@@ -143,7 +150,11 @@ def _settled(fd: int) -> os.stat_result | None:
 
 
 class Expected:
-    """The version that a file must have, and the stamp under which it was seen to have it."""
+    """The version that a file must have.
+
+    Every comparison looks at the content: a mapping of the file can change it under the
+    stamp under which it was seen before, and so can a change in the same tick of the clock.
+    """
 
     def __init__(self, version: str, path: str) -> None:
         """`path` is the spelling for texts. Raises INVALID_INPUT for what is no version."""
@@ -160,7 +171,6 @@ class Expected:
         self.absent = version == ABSENT
         self._version = version
         self._path = path
-        self._seen: Stamp | None = None
 
     def compare(self, target: str, request: Request) -> None:
         """Raises VERSION_CONFLICT unless what the real path `target` names is as expected.
@@ -168,15 +178,13 @@ class Expected:
         Raises `OSError` and `OpError` where the file cannot be read.
         """
         try:
-            found = os.stat(target)
+            os.stat(target)
         except FileNotFoundError:
             if self.absent:
                 return
             raise version_conflict(self._path) from None
         if self.absent:
             raise version_conflict(self._path)
-        if stamp(found) == self._seen:
-            return
         try:
             fd, _ = open_regular(target, os.O_RDONLY, self._path, request)
         except FileNotFoundError:
@@ -188,15 +196,12 @@ class Expected:
 
     def compare_open(self, fd: int, request: Request) -> None:
         """The same for an open file."""
-        found = os.fstat(fd)
-        if stamp(found) != self._seen:
-            self.compare_version(file_version(fd, found, request)[0], found)
+        self.compare_version(file_version(fd, os.fstat(fd), request)[0])
 
-    def compare_version(self, version: str, found: os.stat_result) -> None:
-        """The same where the version is known; `found` is from before the bytes were read."""
+    def compare_version(self, version: str) -> None:
+        """The same where the version is known."""
         if self.absent or version != self._version:
             raise version_conflict(self._path)
-        self._seen = stamp(found)
 
 
 def expected_of(request: Request, path: str) -> Expected | None:

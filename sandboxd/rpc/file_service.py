@@ -54,7 +54,7 @@ class FileService(file_pb2_grpc.FileServiceServicer):
         if left is not None and left < 0:
             raise InvalidEnvelope("length", "must be 0 or more")
         async with self._verbs.verb(key) as channel:
-            args = {"path": path, "offset": request.offset}
+            args = {"path": path, "offset": request.offset, "part": left is not None}
             async with _opened(channel, "file_open", args, "file_close") as file:
                 facts = parse_facts(OpenFacts, file.facts)
                 yield file_pb2.ReadFileResponse(stat=facts.stat.message())

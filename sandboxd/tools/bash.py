@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd import limits
-from sandboxd.errors import SandboxLost
+from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
 from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.inputs import Fields, encoded
@@ -23,6 +23,8 @@ COMMAND_BYTES_MAX = 16 * limits.MIB
 MILLISECONDS_LIKELY_S = 10_000
 """A timeout that is reduced from this or more was probably meant in milliseconds."""
 SURVIVORS_NAMED_MAX = 20
+NOT_STARTED_CHARS_MAX = 500
+"""Most of the guest's words on why no process could be made."""
 ANSWER_SLACK_S = 30.0
 """Over the timeout: time to end the tree, drain the pipe, and answer on a busy machine."""
 
@@ -115,13 +117,23 @@ class BashTool:
             )
         asked_s = _asked_timeout(raw)
         timeout_s = min(asked_s, self._max_s) if asked_s else self._default_s
-        reply = await context.channel.request(
-            "run",
-            {"call_id": context.call_id, "timeout_s": timeout_s},
-            command,
-            reply_bytes_max=limits.BASH_BYTES_MAX,
-            timeout_s=timeout_s + ANSWER_SLACK_S,
-        )
+        try:
+            reply = await context.channel.request(
+                "run",
+                {"call_id": context.call_id, "timeout_s": timeout_s},
+                command,
+                reply_bytes_max=limits.BASH_BYTES_MAX,
+                timeout_s=timeout_s + ANSWER_SLACK_S,
+            )
+        except GuestFault as fault:
+            if fault.reason != "SPAWN_FAILED":
+                raise
+            why = plain(str(fault), NOT_STARTED_CHARS_MAX).removesuffix(".")
+            raise InvalidInput(
+                f"The command was not started: {why}. End background processes that are not "
+                "needed, or use a shorter command, then try again.",
+                fault.reason,
+            ) from None
         facts = parse_facts(RunFacts, reply.facts)
         # Measured as it is shown: what the guest should have cleaned grows here.
         text = _text(reply.body)

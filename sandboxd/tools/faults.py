@@ -41,7 +41,10 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 """What can be done where a system call failed (contract.md 9), by the guest's reason."""
 _BARE = "Cannot "
-"""How the guest's line begins where it holds a system call's error and no advice."""
+"""How the guest's line begins where it holds a system call's error and no advice; a path in it
+may look like one."""
+_ADVISED = re.compile(r"\. (?:Check|Leave|Try|Use) [^/]*\.\Z")
+"""How other lines of the guest end where they say already what can be done."""
 _ESCAPED = re.compile(r"\\x[0-9a-f]{2}")
 VERSION_CONFLICT = "{path} is not at the expected version. Read it again before you change it."
 
@@ -73,6 +76,6 @@ def file_fault(path: str, fault: GuestFault, directory_hint: str) -> Exception:
     if fault.reason == "VERSION_CONFLICT":
         return InvalidInput(VERSION_CONFLICT.format(path=path), fault.reason)
     text = plain(str(fault), TEXT_CHARS_MAX)
-    if text.startswith(_BARE) and fault.reason in ADVICE:
+    if fault.reason in ADVICE and (text.startswith(_BARE) or not _ADVISED.search(text)):
         text = f"{text} {ADVICE[fault.reason]}"
     return InvalidInput(text, fault.reason)

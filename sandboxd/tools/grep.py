@@ -37,11 +37,10 @@ _OPENING = re.compile(r"[({\[*+?]")
 
 
 class _Ignored(Facts):
-    matches: Annotated[int, Field(ge=1, le=2**53)]
+    matches: Annotated[int, Field(ge=0, le=2**53)]
+    """Zero: time ended before any was found."""
     exact: bool
-    under: list[Annotated[str, Field(min_length=1, max_length=32_768)]] = Field(
-        min_length=1, max_length=3
-    )
+    under: list[Annotated[str, Field(min_length=1, max_length=32_768)]] = Field(max_length=3)
 
 
 class _Facts(SearchFacts):
@@ -196,6 +195,9 @@ def _worded(fault: GuestFault, pattern: str, path: str | None, literal: bool) ->
         hint = (
             "Rewrite the pattern without look-around and backreferences, or use bash with grep -P."
         )
+    elif '"\\r"' in words:
+        hint = "Lines are matched without their CR: leave \\r out and use $."
+        words = words.partition("\n")[0]
     elif "multiline" in words or '"\\n"' in words:
         hint = "grep matches within single lines: search for one of the lines."
         words = words.partition("\n")[0]
@@ -242,7 +244,7 @@ def _result(
     note: str | None,
     timeout_s: float,
 ) -> tool_pb2.ToolResult:
-    notes = _notes(facts, path, timeout_s)
+    notes = _notes(facts, path, timeout_s, rows=bool(rows))
     if note is not None:
         notes.append(note)
     body = "\n".join(f"{row.path}:{row.line}:{row.text}" for row in rows)
@@ -265,7 +267,12 @@ def _result(
 
 def _nothing(facts: _Facts, literal: bool) -> str:
     text = "No matches found."
-    if facts.ignored is not None:
+    if facts.ignored is not None and not (facts.ignored.matches and facts.ignored.under):
+        text += (
+            " Git-ignored files were not looked through in time: pass the path of an ignored "
+            "folder to search it."
+        )
+    elif facts.ignored is not None:
         count = counted(facts.ignored.matches, "match is", "matches are")
         least = "" if facts.ignored.exact else "At least "
         under = [plain(place, 32_768) for place in facts.ignored.under]
@@ -279,7 +286,7 @@ def _nothing(facts: _Facts, literal: bool) -> str:
     return text
 
 
-def _notes(facts: _Facts, path: str, timeout_s: float) -> list[str]:
+def _notes(facts: _Facts, path: str, timeout_s: float, *, rows: bool) -> list[str]:
     notes = []
     if facts.capped:
         notes.append(
@@ -287,8 +294,9 @@ def _notes(facts: _Facts, path: str, timeout_s: float) -> list[str]:
             "Narrow the pattern, path or include.]"
         )
     if facts.binary:
+        shown = "only matches before its first NUL byte are shown"
         notes.append(
-            f"[{plain(path)} is a binary file: matches in it are not shown. "
+            f"[{plain(path)} is a binary file: {shown if rows else 'matches in it are not shown'}. "
             "Use bash with grep -a or strings.]"
         )
     return notes + stopping_notes(facts, timeout_s)

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from sandboxd.config import GVISOR_PIDS_MIN
-from tests.conformance.kit import KitRun, run_kit
+from tests.conformance.kit import KitRun, Unjudged, run_kit
 from tests.images.recipes import image
 from tests.integration import gvisor
 from tests.integration.daemon_process import DaemonProcess
-
-_DIFFERENCES: Final = Path(__file__).with_name("differences")
 
 
 @dataclass(frozen=True)
@@ -26,12 +24,10 @@ class Kind:
     test_image: str = ""
     """Name of an image of `tests/images`. Empty: the default image."""
     gvisor: bool = False
-
-    @property
-    def differences(self) -> Path | None:
-        """The list of known differences. Most kinds have none."""
-        path = _DIFFERENCES / f"{self.name}.toml"
-        return path if path.exists() else None
+    state: str = "state"
+    """Name of the daemon's state folder. Working directories of `local` are below it."""
+    unjudged: tuple[Unjudged, ...] = ()
+    """What the kit may leave unjudged on this kind."""
 
     def config(self) -> str:
         """A daemon's settings. Builds the image where it has to; skips where it cannot be."""
@@ -45,9 +41,9 @@ class Kind:
 
     def judge(self, folder: Path, config: str) -> KitRun:
         """The kit's run against a daemon of its own, which keeps its state in the folder."""
-        daemon = DaemonProcess(self.backend, folder / "state", config=config).start()
+        daemon = DaemonProcess(self.backend, folder / self.state, config=config).start()
         try:
-            return run_kit(daemon.address, folder, differences=self.differences)
+            return run_kit(daemon.address, folder)
         finally:
             daemon.end_for_good()
 
@@ -55,14 +51,78 @@ class Kind:
 _ROOT: Final = 'user = "0:0"\nallow_root = true'
 _GREP: Final = 'search = "grep"'
 
-KINDS: Final = (
-    Kind("default", "the default image, not root"),
-    Kind("root", "the default image, as root", settings=_ROOT),
-    Kind("busybox", "a static BusyBox and nothing else", test_image="busybox"),
-    Kind("musl", "a shell linked against musl", test_image="musl"),
-    Kind("shellless", "one static program, no shell", test_image="shellless"),
-    Kind("gvisor", "the default image under gVisor", gvisor=True),
-    Kind("grep", "the default image, searched by GNU grep", settings=_GREP),
-    Kind("busybox-grep", "BusyBox, searched by its grep", settings=_GREP, test_image="busybox"),
-    Kind("local", "no container at all", backend="local"),
+_ONE: Final = (
+    Unjudged("the adapter does not claim OOM_CAUSE", 1),
+    Unjudged("/etc/hosts is no mount of its own", 1),
+    Unjudged("the sandbox has a shell", 1),
+    Unjudged("the working directory cannot be removed", 1),
 )
+"""Rules about one special thing each, which no sandbox of this daemon has."""
+_NOT_ROOT: Final = (*_ONE, Unjudged("the tools do not run as root", 1))
+_PERMISSIONS: Final = Unjudged("the tools run as root, whom permission bits do not stop", 26)
+_CHOWN: Final = Unjudged("a fixture could not be made: .*chown: .*Operation not permitted.*", 1)
+_COMMANDS: Final = Unjudged("the sandbox has no command `[a-z0-9]+`", 8)
+_FEW: Final = (
+    *_NOT_ROOT,
+    _COMMANDS,
+    Unjudged("the sandbox has no (bash|`yes`)", 2),
+    Unjudged("the sandbox has no python3 and no perl to make a socket with", 5),
+    Unjudged("the sandbox has nothing that makes a socket", 1),
+    Unjudged("the shell has no `disown`", 1),
+)
+"""An image of few commands: BusyBox has most of what rules need, no interpreter."""
+
+KINDS: Final = (
+    Kind("default", "the default image, not root", unjudged=_NOT_ROOT),
+    Kind(
+        "root",
+        "the default image, as root",
+        settings=_ROOT,
+        unjudged=(*_ONE, _PERMISSIONS, _CHOWN),
+    ),
+    Kind("busybox", "a static BusyBox and nothing else", test_image="busybox", unjudged=_FEW),
+    Kind(
+        "musl",
+        "a shell linked against musl",
+        test_image="musl",
+        unjudged=(
+            Unjudged("the sandbox has no command `[a-z0-9]+`", 80),
+            Unjudged("a fixture could not be made: .*exited with code 127.*", 10),
+            *(each for each in _FEW if each is not _COMMANDS),
+        ),
+    ),
+    Kind(
+        "shellless",
+        "one static program, no shell",
+        test_image="shellless",
+        unjudged=(*_NOT_ROOT, Unjudged("the sandbox has no shell", 240)),
+    ),
+    Kind("gvisor", "the default image under gVisor", gvisor=True, unjudged=_NOT_ROOT),
+    Kind("grep", "the default image, searched by GNU grep", settings=_GREP, unjudged=_NOT_ROOT),
+    Kind(
+        "busybox-grep",
+        "BusyBox, searched by its grep",
+        settings=_GREP,
+        test_image="busybox",
+        unjudged=_FEW,
+    ),
+    Kind(
+        "local",
+        "no container at all, in a folder whose name a shell must quote",
+        backend="local",
+        state="it's a state",
+        unjudged=(
+            *_NOT_ROOT,
+            Unjudged("the adapter does not claim ISOLATED(, OOM_CAUSE)?", 30),
+            Unjudged("the adapter refuses paths outside the session's folder", 8),
+            # Of the user who runs the tests.
+            _PERMISSIONS,
+            _COMMANDS,
+        ),
+    ),
+)
+
+
+def unjudged_of(name: str) -> tuple[Unjudged, ...]:
+    """What the kit may leave unjudged on the kind of this name."""
+    return next(kind.unjudged for kind in KINDS if kind.name == name)

@@ -12,10 +12,21 @@ import pytest
 from sandbox_adapter.v1 import tool_pb2
 from tests.conformance import faults
 from tests.conformance.faulty_adapter import Fault, serving
-from tests.conformance.kit import KitRun, run_kit
+from tests.conformance.kit import KitRun, Unjudged, run_kit
+from tests.conformance.targets import unjudged_of
 from tests.integration.daemon_process import DaemonProcess
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+
+LOOKS = ("write.creates", "write.makes-parents", "write.keeps-mode", "write.modes-of-new")
+"""Rules that look at what was written, which without FileService only a shell can show."""
+WITHOUT_FILES = ("adapter.*", "write.*", "edit.*", "versions.*", "inputs.write-*", "inputs.edit-*")
+"""Areas that look at files, or at which services are served."""
+UNJUDGED_WITHOUT_FILES = (
+    *unjudged_of("default"),
+    Unjudged("the adapter does not claim FILES", 10),
+    Unjudged("a file is too large to be looked at without FileService", 6),
+)
 
 
 @dataclass(frozen=True)
@@ -167,10 +178,14 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         daemon.end_for_good()
 
 
-async def judged(sound: DaemonProcess, folder: Path, fault: Fault, *rules: str) -> KitRun:
-    """The run of these rules against the adapter with the fault."""
+async def judged(
+    sound: DaemonProcess, folder: Path, fault: Fault, *rules: str, files: bool = True
+) -> KitRun:
+    """The run of these rules against the adapter with the fault; without files, at level core."""
     arguments = [part for rule in rules for part in ("--select", rule)]
-    async with serving(sound.address, folder, fault) as address:
+    if not files:
+        arguments += ["--level", "core"]
+    async with serving(sound.address, folder, fault, files=files) as address:
         return await asyncio.to_thread(run_kit, address, folder, *arguments)
 
 
@@ -191,3 +206,19 @@ async def test_sound_adapter_passes_through_the_same_proxy(
     run = await judged(sound, tmp_path, faults.Sound(), *sorted(rules))
     assert run.code == 0, run.said
     assert run.counts["pass"] == len(rules), run.said
+
+
+async def test_sound_adapter_without_files_passes_what_a_shell_can_show(
+    sound: DaemonProcess, tmp_path: Path
+) -> None:
+    run = await judged(sound, tmp_path, faults.Sound(), *WITHOUT_FILES, files=False)
+    assert run.code == 0, run.said
+    assert run.unforeseen(UNJUDGED_WITHOUT_FILES) == [], run.said
+    assert run.counts["pass"] > 150, run.said
+
+
+async def test_lost_write_is_found_without_files(sound: DaemonProcess, tmp_path: Path) -> None:
+    beside = ("bash.exit-codes", "bash.output-and-facts")
+    run = await judged(sound, tmp_path, faults.LostWrite(), *LOOKS, *beside, files=False)
+    assert run.failed == set(LOOKS), run.said
+    assert run.counts["pass"] == len(beside), run.said

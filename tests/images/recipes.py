@@ -115,6 +115,7 @@ RECIPES: Final[dict[str, Callable[[], Recipe]]] = {
     "odd-home-file": _odd(file("/home/sandbox", "x")),
     "odd-home-link": _odd(folder("/etc"), folder("/home"), link("/home/sandbox", "/etc")),
     "odd-home-moved": _odd(folder("/var/home"), link("/home", "var/home")),
+    "odd-home-hidden": _odd(folder("/var/tmp"), link("/home", "var/tmp")),
     "odd-mount-file": _odd(file("/.sandboxd", "x")),
     "odd-mount-link": _odd(link("/.sandboxd", "/workspace")),
     "odd-toolbox-file": _odd(folder("/.sandboxd"), file("/.sandboxd/toolbox", "x")),

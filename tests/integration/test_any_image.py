@@ -80,6 +80,10 @@ REFUSED = {
         "`/workspace`, which leads to `/etc`",
     ),
     "odd-home-link": ("GUEST_NOT_READY", "ended before", "`/home/sandbox`, which leads to `/etc`"),
+    "odd-home-hidden": (
+        *("GUEST_NOT_READY", "ended before"),
+        "which leads to `/var/tmp/sandbox`, below another mount",
+    ),
     "odd-mount-link": ("GUEST_NOT_READY", "ended before", "which leads to `/workspace/toolbox`"),
     "odd-toolbox-link": ("GUEST_NOT_READY", "ended before", "which leads to `/bin`"),
     "odd-volume-inside": ("START_FAILED", "a volume at `/workspace/data`", "a volume at"),

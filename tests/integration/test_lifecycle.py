@@ -85,7 +85,7 @@ async def test_delete_leaves_nothing(own_daemon: DaemonProcess) -> None:
 
 async def test_kill_of_the_daemon_then_expiry_leaves_nothing(own_daemon: DaemonProcess) -> None:
     async with client_of(own_daemon) as client:
-        await client.create_session(session_id="short", idle_timeout_s=3)
+        await client.create_session(session_id="short", idle_timeout_s=12)
         await client.call_tool("short", "bash", {"command": "setsid sleep 4322.25 & echo"})
         running = asyncio.create_task(
             client.call_tool("short", "bash", {"command": "sleep 4324.25"}, call_id="cut-off")
@@ -95,7 +95,7 @@ async def test_kill_of_the_daemon_then_expiry_leaves_nothing(own_daemon: DaemonP
         async def is_at_work() -> bool:
             return bool(processes_with("sleep 4324.25"))
 
-        await until(is_at_work, 10)
+        await until(is_at_work, 30)
         own_daemon.kill()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -110,7 +110,7 @@ async def test_kill_of_the_daemon_then_expiry_leaves_nothing(own_daemon: DaemonP
         )
         assert again.result.replayed
         assert again.result.ending == tool_pb2.ENDING_UNKNOWN
-        wait_for(lambda: nothing_left(own_daemon), 30, "everything of the expired session gone")
+        wait_for(lambda: nothing_left(own_daemon), 45, "everything of the expired session gone")
         assert not processes_with("sleep 4322.25")
         with pytest.raises(AdapterError) as gone:
             await client.get_session("short")

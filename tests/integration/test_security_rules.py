@@ -67,6 +67,8 @@ async def still_works(session: OpenSession, generation: int = 1) -> None:
 async def test_s1_every_signal_sent_to_process_1_changes_nothing(session: OpenSession) -> None:
     await session.bash("for s in $(seq 1 64); do kill -$s 1; done")
     await still_works(session)
+    asked = await session.bash("kill -0 1 && echo there")
+    assert asked.text == "there\n"
 
 
 async def test_s1_children_cannot_steer_the_guest(session: OpenSession) -> None:

@@ -22,6 +22,7 @@ sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 from rich.console import Console
 from rich.progress import Progress
 
+from sandbox_adapter import errors
 from sandbox_adapter.client import AdapterClient
 from tests.integration.daemon_process import DaemonProcess
 from tests.load import measures
@@ -63,33 +64,38 @@ def main() -> int:
 
 
 async def _run(daemon: DaemonProcess, names: list[str]) -> int:
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     wrong = 0
     async with AdapterClient(daemon.address) as client:
         for name in names:
-            session = await client.create_session()
-            memory = resident_of_session(daemon)
-            bench = Bench(client, session.session_id, memory)
-            count, measure = MEASURES[name]
             begun = time.monotonic()
-            with Progress(console=console, transient=True) as progress:
-                task = progress.add_task(name, total=count)
-
-                def done(more: int, progress: Progress = progress, task: int = task) -> None:
-                    progress.advance(task, more)  # type: ignore[arg-type]
-
-                try:
-                    figures = await measure(bench, done)
-                    said = "right"
-                except (AssertionError, ExceptionGroup) as error:
-                    figures, said = None, f"WRONG: {error!r}"
-                    wrong += 1
+            try:
+                figures = await _measure(client, daemon, name, console)
+                said = "right"
+            except (AssertionError, ExceptionGroup, errors.AdapterError) as error:
+                # The others still run: each has a session of its own.
+                figures, said = None, f"WRONG: {error!r}"
+                wrong += 1
             seconds = time.monotonic() - begun
-            console.print(f"{name}: {count:,} {said} in {seconds:.1f} s")
+            console.print(f"{name}: {MEASURES[name][0]:,} {said} in {seconds:.1f} s")
             for key, value in (figures or {}).items():
                 console.print(f"  {key}: {value}")
-            await client.delete_session(session.session_id)
     return 1 if wrong else 0
+
+
+async def _measure(
+    client: AdapterClient, daemon: DaemonProcess, name: str, console: Console
+) -> Mapping[str, float] | None:
+    """The figures of one measure, in a session that is ended whatever came of it."""
+    count, measure = MEASURES[name]
+    session = await client.create_session()
+    try:
+        bench = Bench(client, session.session_id, resident_of_session(daemon))
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(name, total=count)
+            return await measure(bench, lambda more: progress.advance(task, more))
+    finally:
+        await client.delete_session(session.session_id)
 
 
 if __name__ == "__main__":

@@ -1,214 +1,24 @@
-"""`python -m sandbox_adapter.conformance`: judges an adapter by the rules of the contract."""
+"""`python -m sandbox_adapter.conformance`: see `command`."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import sys
-import time
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final, Literal
-
-from sandbox_adapter import errors
-from sandbox_adapter.client import AdapterClient
-from sandbox_adapter.conformance import differences, reports
-from sandbox_adapter.conformance.catalogue import all_rules
-from sandbox_adapter.conformance.rule import Rule
-from sandbox_adapter.conformance.runner import JOBS_DEFAULT, Runner, selected
-from sandbox_adapter.conformance.target import Target
-from sandbox_adapter.connection import Credentials
-
-EXIT_PASSED: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 3
-CONNECT_S: Final = 30.0
-"""Time that the adapter gets for its first answer, unless the caller says otherwise."""
-
-EPILOG = """\
-outcomes: `pass`, `fail`, `not claimed` (a capability that GetInfo does not list),
-`uncheckable` (the sandbox lacks what the rule needs, such as a shell), `known
-difference` and `no longer different` (see --known-differences).
-
-exit codes: 0 every rule that could be judged passed or failed as listed; 1 a rule
-failed, or a listed difference passes; 2 wrong usage; 3 the adapter does not answer.
-
-The profile must give a writable working directory. Rules that could harm a machine
-run only where the adapter claims ISOLATED.
-"""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sandbox_adapter.conformance",
-        description="Judges an adapter by the rules of the contract sandbox_adapter.v1.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--target", metavar="ADDRESS", help="HOST:PORT or unix:PATH")
-    parser.add_argument("--profile", default="", metavar="P", help="default: the adapter's default")
-    parser.add_argument("--level", choices=("core", "full"), default="full", help="default: full")
-    parser.add_argument(
-        "--select",
-        action="append",
-        default=[],
-        metavar="ID",
-        help="only rules with this id; * and ? are wildcards; may be repeated",
-    )
-    parser.add_argument(
-        "--known-differences",
-        type=Path,
-        metavar="FILE",
-        help="TOML: [[difference]] with rule and reason",
-    )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write JSON")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=JOBS_DEFAULT,
-        metavar="N",
-        help=f"rules judged at a time, 1 to 16; default: {JOBS_DEFAULT}",
-    )
-    parser.add_argument(
-        "--connect-timeout",
-        type=float,
-        default=CONNECT_S,
-        metavar="S",
-        help=f"seconds that the adapter gets for its first answer; default: {CONNECT_S:.0f}",
-    )
-    parser.add_argument("--list", action="store_true", help="list the rules and judge nothing")
-    access = parser.add_argument_group("access")
-    access.add_argument("--token-file", type=Path, metavar="F", help="file with a bearer token")
-    access.add_argument("--tls-ca", type=Path, metavar="F", help="CA that signed the adapter")
-    access.add_argument("--tls-cert", type=Path, metavar="F", help="client certificate")
-    access.add_argument("--tls-key", type=Path, metavar="F", help="its key")
-    return parser
-
-
-class _Usage(Exception):
-    """Wrong usage. The text is one line."""
-
-
-def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+def main() -> int:
+    """Exit code of the command; 2 as well where what the kit stands on is not installed."""
     try:
-        rules = _rules(options)
-        if options.list:
-            return _list(rules)
-        if not options.target:
-            raise _Usage("--target is missing: give HOST:PORT or unix:PATH")
-        credentials = _credentials(options)
-        for path in (options.junit, options.json):
-            _must_be_writable(path)
-        known = {}
-        if options.known_differences is not None:
-            every = {rule.id for rule in all_rules()}
-            known = dict(differences.load(options.known_differences, every))
-        return asyncio.run(_run(options, rules, credentials, known))
-    except (_Usage, differences.BadList) as error:
-        print(f"conformance: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        print("conformance: interrupted", file=sys.stderr)
-        return 130
-
-
-def _rules(options: argparse.Namespace) -> list[Rule]:
-    if not 1 <= options.jobs <= 16:
-        raise _Usage(f"--jobs must be from 1 to 16 (got {options.jobs})")
-    level: Literal["core", "full"] = options.level
-    rules = selected(all_rules(), level, options.select)
-    if not rules:
-        raise _Usage("no rule has such an id at this level; see --list")
-    return rules
-
-
-def _list(rules: list[Rule]) -> int:
-    from sandbox_adapter.conformance.terminal import show_list
-
-    show_list(sys.stdout, rules)
-    return EXIT_PASSED
-
-
-def _credentials(options: argparse.Namespace) -> Credentials:
-    if (options.tls_cert is None) != (options.tls_key is None):
-        raise _Usage("--tls-cert and --tls-key go together")
-    if options.tls_cert is not None and options.tls_ca is None:
-        raise _Usage("--tls-cert needs --tls-ca")
-    token = _content(options.token_file)
-    return Credentials(
-        token="" if token is None else token.decode("ascii", "replace").strip(),
-        tls_ca=_content(options.tls_ca),
-        tls_certificate=_content(options.tls_cert),
-        tls_key=_content(options.tls_key),
-    )
-
-
-def _content(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _Usage(f"cannot read `{path}`: {error.strerror}") from None
-
-
-def _must_be_writable(path: Path | None) -> None:
-    # Found out now: a report that cannot be written would lose a whole run.
-    if path is None:
-        return
-    try:
-        with path.open("a"):
-            pass
-    except OSError as error:
-        raise _Usage(f"cannot write `{path}`: {error.strerror}") from None
-
-
-async def _run(
-    options: argparse.Namespace,
-    rules: list[Rule],
-    credentials: Credentials,
-    known: dict[str, str],
-) -> int:
-    from sandbox_adapter.conformance.terminal import Terminal
-
-    started_at, begun = datetime.now(UTC), time.monotonic()
-    async with AdapterClient(options.target, credentials=credentials) as client:
-        try:
-            info = await client.get_info(timeout_s=options.connect_timeout)
-        except errors.AdapterError as error:
-            print(f"conformance: {options.target} does not answer: {error}", file=sys.stderr)
-            return EXIT_UNREACHABLE
-        offered = [profile.name for profile in info.profiles]
-        if options.profile and options.profile not in offered:
-            raise _Usage(f"no profile `{options.profile}`; offered: {', '.join(offered)}")
-        target = Target(client, info, options.profile)
-        runner = Runner(target, known, options.jobs)
-        verdicts = []
-        try:
-            with Terminal(sys.stdout, len(rules), runner) as terminal:
-                async for verdict in runner.run(rules):
-                    verdicts.append(verdict)
-                    terminal.show(verdict)
-        finally:
-            await target.close()
-    run = reports.Run(
-        target=options.target,
-        profile=options.profile,
-        level=options.level,
-        info=info,
-        started_at=started_at,
-        seconds=time.monotonic() - begun,
-        verdicts=verdicts,
-    )
-    if options.json is not None:
-        reports.write_json(run, options.json)
-    if options.junit is not None:
-        reports.write_junit(run, options.junit)
-    terminal.summary(run)
-    return EXIT_PASSED if run.passed else EXIT_FAILED
+        from sandbox_adapter.conformance import command
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "sandbox_adapter":
+            raise
+        print(
+            f"conformance: the Python module `{missing.name}` is not installed;"
+            " from a checkout: pip install '.[conformance]'",
+            file=sys.stderr,
+        )
+        return 2
+    return command.main()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from sandbox_adapter.conformance.rules import (
     bash_jobs,
     bash_output,
     calls,
+    calls_at_once,
     edit,
     edit_reference,
     files,
@@ -31,6 +32,7 @@ from sandbox_adapter.conformance.rules import (
     isolation_limits,
     read,
     read_paths,
+    session_times,
     sessions,
     versions,
     write,
@@ -38,7 +40,7 @@ from sandbox_adapter.conformance.rules import (
 )
 
 MODULES: Final[tuple[ModuleType, ...]] = (
-    *(adapter, sessions, calls),
+    *(adapter, sessions, session_times, calls, calls_at_once),
     *(
         read,
         read_paths,

@@ -12,6 +12,8 @@ from sandbox_adapter.v1 import error_pb2, tool_pb2
 
 SHOWN_CHARS: Final = 200
 """Most characters of a value that a message shows."""
+PRINTED_CHARS_MAX: Final = 2_000
+"""Most characters of a line that a report shows."""
 RESTARTED: Final = (
     "[The sandbox was restarted: files in the workspace are kept, running processes are gone.]\n"
 )
@@ -25,7 +27,8 @@ def holds(condition: bool, text: str) -> None:
 
 
 def equal(actual: Any, expected: Any, what: str) -> None:
-    if actual == expected and type(actual) is type(expected):
+    """Both are the same value. 1 is not True, though Python says so."""
+    if actual == expected and isinstance(actual, bool) == isinstance(expected, bool):
         return
     if isinstance(actual, str | bytes) and type(actual) is type(expected):
         at = _first_difference(actual, expected)
@@ -35,8 +38,7 @@ def equal(actual: Any, expected: Any, what: str) -> None:
                 f"{what}: differs at {at} of {len(actual)} (expected {len(expected)}): "
                 f"…{shown(actual[from_:])}, expected …{shown(expected[from_:])}"
             )
-    if actual != expected:
-        raise Broken(f"{what}: {shown(actual)}, expected {shown(expected)}")
+    raise Broken(f"{what}: {shown(actual)}, expected {shown(expected)}")
 
 
 def ending_is(result: tool_pb2.ToolResult, name: str) -> None:
@@ -67,25 +69,34 @@ def refused(
 
 
 @contextmanager
-def fails(status: str, *reasons: str) -> Iterator[None]:
-    """The request in the block fails with this status and one of these reasons."""
+def fails(status: str, *reasons: str, field: str = "") -> Iterator[None]:
+    """The request in the block fails with this status and one of these reasons.
+
+    `field`: the ErrorInfo must name this field of the request in its metadata.
+    """
     try:
         yield
     except errors.AdapterError as error:
-        equal(error.status, status, f"status (reason {error.reason or 'none'}, text {error})")
+        reason = shown(error.reason) if error.reason else "none"
+        equal(error.status, status, f"status (reason {reason}, text {shown(str(error))})")
         if error.reason not in reasons:
-            raise Broken(
-                f"reason {error.reason or 'none'}, expected {' or '.join(reasons)}"
-            ) from None
+            raise Broken(f"reason {reason}, expected {' or '.join(reasons)}") from None
+        if field:
+            equal(error.failure.metadata.get("field"), field, "field of the ErrorInfo")
         return
     raise Broken(f"it succeeded; {status} ({' or '.join(reasons)}) was expected")
 
 
 def exited(result: tool_pb2.ToolResult, code: int, text: str | None = None) -> None:
-    """A command ran and ended with this code."""
+    """A command ran and ended with this code, which the result names even where it is 0."""
     fine(result, text)
     ending_is(result, "EXITED")
-    equal(result.exit_code, code, "exit code")
+    equal(given(result, "exit_code"), code, "exit code")
+
+
+def given(result: tool_pb2.ToolResult, name: str) -> Any:
+    """An optional field of a result. None where it is absent, which is not 0."""
+    return getattr(result, name) if result.HasField(name) else None
 
 
 def says(text: str, *parts: str) -> None:
@@ -104,6 +115,12 @@ def shown(value: Any) -> str:
     """A value as a message shows it: on one line, escaped, of bounded length."""
     text = ascii(value) if isinstance(value, str | bytes) else " ".join(repr(value).split())
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """Text that an adapter may have had a part in, for a terminal: one line, no controls."""
+    plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return plain if len(plain) <= PRINTED_CHARS_MAX else f"{plain[:PRINTED_CHARS_MAX]}…"
 
 
 def _first_difference(actual: str | bytes, expected: str | bytes) -> int:

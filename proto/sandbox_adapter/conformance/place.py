@@ -25,6 +25,11 @@ _LOOKED_AT_BYTES: Final = 12 * 1024
 """Bytes that one `od` of the shell shows, below what bash cuts."""
 _LOOKED_AT_BYTES_MAX: Final = 100 * _LOOKED_AT_BYTES
 """Largest file that is looked at so."""
+_COMMAND_MISSING: Final = 127
+"""Exit code of a shell that does not find a command."""
+_ABSENT: Final = "absent"
+_END: Final = "looked"
+"""Last line of a script that looks: without it the answer is no answer."""
 
 
 class Place:
@@ -58,6 +63,16 @@ class Place:
     @property
     def is_root(self) -> bool:
         return self.session.effective.uid == 0
+
+    def bound(self, name: str) -> int:
+        """A limit of GetInfo by its field's name, in the unit that the field names.
+
+        Raises `Uncheckable` where it is 0, which means: not bounded (adapter.proto).
+        """
+        value: int = getattr(self.target.limits, name)
+        if value == 0:
+            raise Uncheckable(f"the adapter does not bound {name}")
+        return value
 
     def at(self, name: str) -> str:
         """The absolute path of a name in the folder."""
@@ -141,7 +156,12 @@ class Place:
         elif not await self._put_as_text(path, data):
             await self._put_by_shell(path, data)
         if mode is not None and not self.has_files:
-            await self.shell(f"chmod {mode:o} {shlex.quote(path)}")
+            quoted = shlex.quote(path)
+            answer = await self.look(
+                f"if [ -e {quoted} ]; then chmod {mode:o} {quoted} || exit 127;"
+                f" else echo {_ABSENT}; fi"
+            )
+            self._must_be_there(answer, name)
         return path
 
     async def content(self, name: str) -> bytes:
@@ -153,7 +173,7 @@ class Place:
                 async for data in reader:
                     parts += data
             return bytes(parts)
-        return await self._content_by_shell(shlex.quote(path))
+        return await self._content_by_shell(path)
 
     async def exists(self, name: str) -> bool:
         """Whether anything is at the path, a dangling link included."""
@@ -165,8 +185,8 @@ class Place:
                 return False
             return True
         quoted = shlex.quote(path)
-        answer = await self.shell(f"[ -e {quoted} ] || [ -L {quoted} ] && echo yes || echo no")
-        return answer.strip() == "yes"
+        answer = await self.look(f"if [ -e {quoted} ] || [ -L {quoted} ]; then echo yes; fi")
+        return answer == "yes\n"
 
     async def until_made(self, name: str, running: asyncio.Task[tool_pb2.ToolResult]) -> None:
         """Waits until a running command has made a file. Raises where it ends without."""
@@ -181,15 +201,24 @@ class Place:
         path = self.at(name)
         if self.has_files:
             return (await self.client.files.stat(self.session_id, path)).mode
-        return int(await self.shell(f"stat -L -c %a {shlex.quote(path)}"), 8)
+        await self.require("stat")
+        quoted = shlex.quote(path)
+        answer = await self.look(
+            f"stat -L -c %a / > /dev/null || exit 127\n"
+            f"if [ -e {quoted} ]; then stat -L -c %a {quoted}; else echo {_ABSENT}; fi"
+        )
+        self._must_be_there(answer, name)
+        return int(answer, 8)
 
     async def link(self, name: str, to: str) -> str:
         """Makes a symbolic link that points to `to`, as it stands."""
+        await self.require("ln")
         await self.make_folder()
         await self.shell(f"ln -s {shlex.quote(to)} {shlex.quote(self.at(name))}")
         return self.at(name)
 
     async def fifo(self, name: str) -> str:
+        await self.require("mkfifo")
         await self.make_folder()
         await self.shell(f"mkfifo {shlex.quote(self.at(name))}")
         return self.at(name)
@@ -206,20 +235,51 @@ class Place:
         return path
 
     async def shell(self, script: str) -> str:
-        """The output of a script that makes or looks at a fixture.
+        """The output of a script that makes what a sandbox may be unable to make.
 
-        Raises `Uncheckable` where there is no shell, or no such command in it.
+        Raises `Uncheckable` where there is no shell, or where the script fails; so it
+        never says anything of the adapter. What tools made is looked at with `look`.
         """
-        result = await self.bash(script)
+        result = await self._script(script)
         if result.exit_code != 0:
             raise Uncheckable(f"a fixture could not be made: {expect.shown(result.text)}")
         return "" if result.text == "(no output)" else result.text
 
+    async def look(self, script: str) -> str:
+        """The output of a script that looks at what tools made; it must end with 0.
+
+        Raises `Uncheckable` where there is no shell, or where the script ends with 127:
+        a command is missing or cannot do what is asked. Raises `Broken` for every other
+        end, so that a wrong state is never taken for a sandbox that lacks something.
+        """
+        result = await self._script(f"{script}\necho {_END}")
+        if result.exit_code == _COMMAND_MISSING:
+            raise Uncheckable(f"the sandbox lacks a command: {expect.shown(result.text)}")
+        if result.truncated:
+            raise Uncheckable("what is on disk is too much to be looked at without FileService")
+        if result.exit_code != 0 or not result.text.endswith(f"{_END}\n"):
+            raise Broken(f"what is on disk cannot be looked at: {expect.shown(result.text)}")
+        return result.text.removesuffix(f"{_END}\n")
+
+    async def _script(self, script: str) -> tool_pb2.ToolResult:
+        """The result of a script that ended by itself, whatever its exit code."""
+        result = await self.bash(script)
+        if result.is_error or result.ending != tool_pb2.ENDING_EXITED:
+            raise Broken(f"bash did not run a script to its end: {expect.shown(result.text)}")
+        expect.holds(result.HasField("exit_code"), "a command ended, and its exit code is absent")
+        return result
+
     async def require(self, *commands: str) -> None:
         """Raises `Uncheckable` where the sandbox lacks one of these commands."""
+        known = self.target.commands
+        if unknown := [command for command in commands if command not in known]:
+            words = " ".join(shlex.quote(command) for command in unknown)
+            missing = await self.look(
+                f'for each in {words}; do command -v "$each" > /dev/null 2>&1 || echo "$each"; done'
+            )
+            known.update((command, command not in missing.splitlines()) for command in unknown)
         for command in commands:
-            found = await self.bash(f"command -v {shlex.quote(command)} >/dev/null 2>&1")
-            if found.exit_code != 0:
+            if not known[command]:
                 raise Uncheckable(f"the sandbox has no command `{command}`")
 
     def require_permissions(self) -> None:
@@ -239,20 +299,26 @@ class Place:
             raise Broken(f"write refused a fixture: {expect.shown(result.text)}")
         return True
 
-    async def _content_by_shell(self, quoted: str) -> bytes:
+    async def _content_by_shell(self, path: str) -> bytes:
+        await self.require("dd", "od")
+        quoted = shlex.quote(path)
         data = bytearray()
         while len(data) < _LOOKED_AT_BYTES_MAX:
             block = len(data) // _LOOKED_AT_BYTES
-            text = await self.shell(
-                f"[ -r {quoted} ] || exit 1\n"
+            text = await self.look(
+                f"if [ -f {quoted} ] && [ -r {quoted} ]; then\n"
                 f"dd if={quoted} bs={_LOOKED_AT_BYTES} skip={block} count=1 2>/dev/null"
-                " | od -An -v -tx1"
+                f" | od -An -v -tx1\nelse echo {_ABSENT}; fi"
             )
+            self._must_be_there(text, path)
             piece = bytes.fromhex(text)
             data += piece
             if len(piece) < _LOOKED_AT_BYTES:
                 return bytes(data)
         raise Uncheckable("a file is too large to be looked at without FileService")
+
+    def _must_be_there(self, answer: str, name: str) -> None:
+        expect.holds(answer != f"{_ABSENT}\n", f"no file that can be read is at {name}")
 
     async def _put_by_shell(self, path: str, data: bytes) -> None:
         quoted = shlex.quote(path)

@@ -75,7 +75,7 @@ def write_junit(run: Run, path: Path) -> None:
     skipped = counts[Outcome.NOT_CLAIMED] + counts[Outcome.UNCHECKABLE] + counts[Outcome.KNOWN]
     suite = ElementTree.Element(
         "testsuite",
-        name=f"sandbox_adapter.v1 conformance: {run.info.name} {run.profile}".rstrip(),
+        name=_xml_text(f"sandbox_adapter.v1 conformance: {run.info.name} {run.profile}".rstrip()),
         tests=str(len(run.verdicts)),
         failures=str(counts[Outcome.FAIL] + counts[Outcome.FIXED]),
         skipped=str(skipped),
@@ -91,7 +91,7 @@ def write_junit(run: Run, path: Path) -> None:
             name=verdict.rule.id,
             time=f"{verdict.seconds:.4f}",
         )
-        detail = _NO_XML.sub("\ufffd", verdict.detail)
+        detail = _xml_text(verdict.detail)
         if not verdict.outcome.ends_well:
             failure = ElementTree.SubElement(case, "failure", message=detail)
             failure.text = f"{verdict.rule.title}\n{detail}"
@@ -100,3 +100,7 @@ def write_junit(run: Run, path: Path) -> None:
             ElementTree.SubElement(case, "skipped", message=message)
     ElementTree.indent(suite)
     ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _xml_text(text: str) -> str:
+    return _NO_XML.sub("\ufffd", text)

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Final
 
 from sandbox_adapter import errors
-from sandbox_adapter.conformance.expect import shown
+from sandbox_adapter.conformance.expect import printable, shown
 from sandbox_adapter.conformance.outcome import Broken, Outcome, Uncheckable
 from sandbox_adapter.conformance.place import Place
 from sandbox_adapter.conformance.rule import Level, Rule
@@ -19,8 +19,6 @@ from sandbox_adapter.conformance.target import Target
 from sandbox_adapter.v1 import adapter_pb2, session_pb2
 
 JOBS_DEFAULT: Final = 4
-TEARDOWN_S: Final = 30.0
-"""Time over a rule's own for ending its session, so that a slow end is no hang."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,16 @@ class Verdict:
     detail: str = ""
     """What was expected and what came, the capability, or the reason. Empty for a pass."""
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What came of a rule's code, before the list of differences is asked."""
+
+    outcome: Outcome
+    detail: str = ""
+    left_a_call: bool = False
+    """Whether it was cut off, so that a call of its may still run in the session."""
 
 
 class Runner:
@@ -67,11 +75,12 @@ class Runner:
             begun = time.monotonic()
             self.running.add(rule.id)
             try:
-                outcome, detail = await self._try(rule)
+                judged = await self._try(rule)
             finally:
                 self.running.discard(rule.id)
             seconds = time.monotonic() - begun
-        return Verdict(rule, *self._listed(rule, outcome, detail), seconds)
+        outcome, detail = self._listed(rule, judged.outcome, judged.detail)
+        return Verdict(rule, outcome, printable(detail), seconds)
 
     def _listed(self, rule: Rule, outcome: Outcome, detail: str) -> tuple[Outcome, str]:
         reason = self._differences.get(rule.id)
@@ -83,38 +92,43 @@ class Runner:
             return Outcome.FIXED, f"listed as a difference ({reason}), and it passes: unlist it"
         return outcome, detail
 
-    async def _try(self, rule: Rule) -> tuple[Outcome, str]:
+    async def _try(self, rule: Rule) -> _Judged:
+        # Making and ending a session have deadlines of their own: a machine that takes
+        # long to start is no rule that takes long to judge.
         try:
-            async with asyncio.timeout(rule.timeout_s + TEARDOWN_S):
-                if rule.alone:
-                    async with self._target.session() as session:
-                        return await self._in(rule, session)
-                session = await self._target.shared_session()
-                outcome, detail = await self._in(rule, session)
-                if outcome is Outcome.FAIL:
+            if rule.alone:
+                async with self._target.session() as session:
+                    return await self._in(rule, session)
+            async with self._target.shared_session() as session:
+                judged = await self._in(rule, session)
+                if judged.left_a_call:
+                    self._target.retire(session)
+                elif judged.outcome is Outcome.FAIL:
                     await self._target.look_after(session)
-                return outcome, detail
-        except TimeoutError:
-            return Outcome.FAIL, f"no answer within {rule.timeout_s + TEARDOWN_S:.0f} s"
+                return judged
         except errors.AdapterError as error:
-            return Outcome.FAIL, f"no session for the rule: {_failure(error)}"
+            return _Judged(Outcome.FAIL, f"no session for the rule: {_failure(error)}")
 
-    async def _in(self, rule: Rule, session: session_pb2.Session) -> tuple[Outcome, str]:
+    async def _in(self, rule: Rule, session: session_pb2.Session) -> _Judged:
         folder = f"{session.effective.working_directory}/rule-{next(self._numbers):04}"
+        clock = asyncio.timeout(rule.timeout_s)
         try:
-            async with asyncio.timeout(rule.timeout_s):
+            async with clock:
                 await rule.check(Place(self._target, session, folder))
         except Broken as broken:
-            return Outcome.FAIL, str(broken)
+            return _Judged(Outcome.FAIL, str(broken))
         except Uncheckable as uncheckable:
-            return Outcome.UNCHECKABLE, str(uncheckable)
+            return _Judged(Outcome.UNCHECKABLE, str(uncheckable))
         except TimeoutError:
-            return Outcome.FAIL, f"not judged within {rule.timeout_s:.0f} s"
+            if not clock.expired():
+                return _Judged(Outcome.FAIL, "something that the rule waited for did not come")
+            detail = f"not judged within {rule.timeout_s:.0f} s"
+            return _Judged(Outcome.FAIL, detail, left_a_call=True)
         except errors.AdapterError as error:
-            return Outcome.FAIL, f"a request failed: {_failure(error)}"
+            return _Judged(Outcome.FAIL, f"a request failed: {_failure(error)}")
         except Exception as error:  # noqa: BLE001 - an answer that no rule foresaw is the adapter's
-            return Outcome.FAIL, f"the answer broke the rule's code: {error!r}"
-        return Outcome.PASS, ""
+            return _Judged(Outcome.FAIL, f"the answer broke the rule's code: {shown(error)}")
+        return _Judged(Outcome.PASS)
 
 
 def selected(rules: Sequence[Rule], level: Level, patterns: Sequence[str]) -> list[Rule]:

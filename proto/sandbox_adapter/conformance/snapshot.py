@@ -60,12 +60,15 @@ async def _content(place: Place, entry: file_pb2.DirectoryEntry) -> bytes | None
 
 
 async def _by_shell(place: Place) -> Snapshot:
+    await place.require("find", "stat", "sort", "cksum")
     folder = shlex.quote(place.folder)
+    # Tried on the folder first: a command that cannot do this would show nothing, twice.
     # What the user may not look into has no lines, before and after.
-    text = await place.shell(
-        f"cd {folder} 2>/dev/null || exit 0\n"
-        "find . -exec stat -c '%n|%f %s %Y' {} + 2>/dev/null | sort\n"
+    text = await place.look(
+        f"if cd {folder} 2>/dev/null; then\n"
+        "find . -prune -exec stat -c '%n|%f %s %Y' {} + > /dev/null || exit 127\n"
+        "find . ! -name . -exec stat -c '%n|%f %s %Y' {} + 2>/dev/null | sort\n"
         "find . -type f -exec cksum {} + 2>/dev/null | sort\n"
-        "exit 0"
+        "fi"
     )
     return {"the folder": text} if text else {}

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from sandbox_adapter.conformance.expect import printable
 from sandbox_adapter.conformance.outcome import Outcome
 from sandbox_adapter.conformance.reports import Run
 from sandbox_adapter.conformance.rule import Rule
@@ -91,7 +92,7 @@ class Terminal:
             self._console.print(Text(f"  seen:   {verdict.detail}"))
         counts = run.counts
         said = ", ".join(f"{counts[o]} {o.value}" for o in Outcome if counts[o])
-        adapter = f"{run.info.name} {run.info.version}".strip()
+        adapter = printable(f"{run.info.name} {run.info.version}".strip())
         where = f"{adapter}, profile {run.profile or '(default)'}"
         word = "CONFORMS" if run.passed else "DOES NOT CONFORM"
         style = "bold green" if run.passed else "bold red"

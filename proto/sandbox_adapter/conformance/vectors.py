@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 
 from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from sandbox_adapter.client import TypedInput
 from sandbox_adapter.conformance import expect
@@ -23,6 +26,7 @@ from sandbox_adapter.conformance.rule import SIX_TOOLS, Level, Rule
 from sandbox_adapter.v1 import tool_pb2
 
 _FOLDER: Final = "$DIR"
+_QUOTED_FOLDER: Final = "$QDIR"
 _TYPED: Final[Mapping[str, type[TypedInput]]] = {
     "read": tool_pb2.ReadInput,
     "write": tool_pb2.WriteInput,
@@ -31,7 +35,18 @@ _TYPED: Final[Mapping[str, type[TypedInput]]] = {
     "grep": tool_pb2.GrepInput,
     "glob": tool_pb2.GlobInput,
 }
-_VECTOR_KEYS: Final = {"id", "title", "cases", "level", "typed", "files", "calls", "after", "root"}
+_VECTOR_KEYS: Final = {
+    "id",
+    "title",
+    "cases",
+    "level",
+    "typed",
+    "root",
+    "commands",
+    "files",
+    "calls",
+    "after",
+}
 _EXPECT_KEYS: Final = {
     "text",
     "starts",
@@ -71,6 +86,8 @@ def rule_of(vector: Vector, name: str) -> Rule:
     for call in vector["calls"]:
         if unknown := set(call["expect"]) - _EXPECT_KEYS:
             raise BadVector(f"{where}: unknown expectations {sorted(unknown)}")
+        if unknown := set(call["expect"].get("details", ())) - set(_facts_of(call["tool"])):
+            raise BadVector(f"{where}: unknown details {sorted(unknown)}")
     level: Level = "full" if vector.get("level") == "full" else "core"
 
     async def check(place: Place) -> None:
@@ -91,6 +108,7 @@ def rule_of(vector: Vector, name: str) -> Rule:
 async def _judge(vector: Vector, place: Place, *, typed: bool) -> None:
     if vector.get("root") is False:
         place.require_permissions()
+    await place.require(*vector.get("commands", ()))
     for fixture in vector.get("files", ()):
         await _make(place, fixture)
     for number, call in enumerate(vector["calls"], 1):
@@ -104,7 +122,7 @@ async def _judge(vector: Vector, place: Place, *, typed: bool) -> None:
             result = await place.call(call["tool"], arguments)
         place.with_shell(result)
         try:
-            _compare(result, _in_folder(call["expect"], place.folder))
+            _compare(call["tool"], result, _in_folder(call["expect"], place.folder))
         except Broken as broken:
             raise Broken(f"{where}: {broken}") from None
     for state in vector.get("after", ()):
@@ -162,7 +180,7 @@ def _piece(piece: str | Vector) -> bytes:
     return data * times
 
 
-def _compare(result: tool_pb2.ToolResult, wanted: Vector) -> None:
+def _compare(tool: str, result: tool_pb2.ToolResult, wanted: Vector) -> None:
     if "reason" in wanted:
         expect.refused(result, wanted["reason"])
     else:
@@ -183,41 +201,54 @@ def _compare(result: tool_pb2.ToolResult, wanted: Vector) -> None:
         expect.holds(size <= wanted["bytes_max"], f"the text has {size} bytes")
     if "ending" in wanted:
         expect.ending_is(result, wanted["ending"])
-    for name in ("exit_code", "signal", "truncated", "bytes_total", "lines_total"):
+    if "truncated" in wanted:
+        expect.equal(result.truncated, wanted["truncated"], "truncated")
+    for name in ("exit_code", "signal", "bytes_total", "lines_total"):
         if name in wanted:
-            expect.equal(getattr(result, name), wanted[name], name)
+            expect.equal(expect.given(result, name), wanted[name], name)
     if "details" in wanted:
-        _compare_details(result, wanted["details"])
+        _compare_details(tool, result, wanted["details"])
 
 
-def _compare_details(result: tool_pb2.ToolResult, wanted: Vector) -> None:
-    which = result.WhichOneof("details")
-    if which is None:
-        raise Broken("the result has no details")
-    facts = json_format.MessageToDict(
-        getattr(result, which),
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )
+def _compare_details(tool: str, result: tool_pb2.ToolResult, wanted: Vector) -> None:
+    expect.equal(result.WhichOneof("details"), tool, "kind of the details")
+    details: Message = getattr(result, tool)
     for name, value in wanted.items():
-        # Protobuf's JSON writes 64-bit numbers as text, and leaves absent ones out.
-        expect.equal(_plain(facts.get(name)), value, f"details.{name}")
+        expect.equal(_fact(details, _facts_of(tool)[name]), value, f"details.{name}")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, str) and value.lstrip("-").isdigit():
-        return int(value)
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+def _facts_of(tool: str) -> Mapping[str, FieldDescriptor]:
+    """Fields of the details of a tool, by their proto names."""
+    details: Any = tool_pb2.ToolResult.DESCRIPTOR.fields_by_name[tool].message_type
+    fields: Mapping[str, FieldDescriptor] = details.fields_by_name
+    return fields
+
+
+def _fact(message: Message, field: FieldDescriptor) -> Any:
+    """A field as a vector writes it: enumerations by name, an absent one as None."""
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        return [_plain(item, field) for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _plain(value, field)
+
+
+def _plain(value: Any, field: FieldDescriptor) -> Any:
+    if field.message_type is not None:
+        if field.message_type.file.package == "google.protobuf":
+            return json_format.MessageToDict(value)
+        return {inner.name: _fact(value, inner) for inner in field.message_type.fields}
+    if field.enum_type is not None:
+        number = field.enum_type.values_by_number.get(value)
+        return value if number is None else number.name
     return value
 
 
 def _in_folder(value: Any, folder: str) -> Any:
-    """The value with `$DIR` in every text replaced by the folder's path."""
+    """The value with the folder's path for `$DIR` in every text, quoted for `$QDIR`."""
     if isinstance(value, str):
-        return value.replace(_FOLDER, folder)
+        return value.replace(_QUOTED_FOLDER, shlex.quote(folder)).replace(_FOLDER, folder)
     if isinstance(value, list):
         return [_in_folder(item, folder) for item in value]
     if isinstance(value, dict):

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.config import load_settings
 from sandboxd.errors import (
     EXIT_ADDRESS,
     EXIT_CONFIG,
     EXIT_ENGINE,
     EXIT_STATE,
     EXIT_UNSAFE,
+    ConfigError,
 )
 
 START_S_MAX = 30.0
@@ -83,6 +85,18 @@ def test_wrong_key_in_a_profile_names_its_place(tmp_path: Path) -> None:
     assert code == EXIT_CONFIG
     assert "`profiles.default.memmory`" in line
     assert "`memory`" in line
+
+
+@pytest.mark.parametrize("user", ["0:0", "0:5", "00:0", "000000000:7"])
+def test_profile_that_is_root_by_its_number_needs_to_say_so(tmp_path: Path, user: str) -> None:
+    config = tmp_path / "sandboxd.toml"
+    config.write_text(f'[profiles.default]\nuser = "{user}"\n')
+    with pytest.raises(ConfigError, match=f'`user = "{user}"` needs `allow_root = true`'):
+        load_settings(config, {})
+    config.write_text(f'[profiles.default]\nuser = "{user}"\nallow_root = true\n')
+    assert load_settings(config, {}).profiles["default"].user == user
+    config.write_text('[profiles.default]\nuser = "10:0"\n')
+    assert load_settings(config, {}).profiles["default"].user == "10:0"
 
 
 @pytest.mark.parametrize("text", ["listen = [", "\x00", "sessions_max = []"])

@@ -185,11 +185,15 @@ def test_image_facts_prefer_the_repository_digest() -> None:
     inspected = {
         "Id": "sha256:id",
         "RepoDigests": ["debian@sha256:repo"],
-        "Config": {"Env": ["A=b=c", "strange"], "User": "7", "Volumes": {"/data": {}}},
+        "Config": {
+            "Env": ["A=b=c", "strange", "=a=b", "=", "E="],
+            "User": "7",
+            "Volumes": {"/data": {}},
+        },
     }
     facts = image_facts("debian", inspected)
     assert (facts.id, facts.digest, facts.user) == ("sha256:id", "sha256:repo", "7")
-    assert facts.env == {"A": "b=c"}
+    assert facts.env == {"A": "b=c", "E": ""}
     assert tuple(facts.volumes) == ("/data",)
     assert image_facts("x", {"Id": "sha256:id", "Config": None}).digest == "sha256:id"
 

@@ -63,3 +63,9 @@ def test_user_of_the_image_that_is_root_is_refused(gid: int) -> None:
     with pytest.raises(CreateFailed) as refused:
         identity.user_of("image", ImageUser(0, gid), 60_001, allow_root=False)
     assert refused.value.reason == "START_FAILED"
+    assert "the image's user is root" in str(refused.value)
+
+
+def test_user_of_the_profile_that_is_root_is_refused_as_the_profiles() -> None:
+    with pytest.raises(CreateFailed, match="the profile's user is root"):
+        identity.user_of("0:5", None, 60_001, allow_root=False)

@@ -81,6 +81,12 @@ def test_vector_with_an_unknown_key_is_refused() -> None:
         vectors.rule_of({**vector, "calls": [], "extra": 1}, "read.json")
 
 
+def test_vector_with_unknown_details_is_refused() -> None:
+    call = {"tool": "read", "input": {}, "expect": {"details": {"next_ofset": None}}}
+    with pytest.raises(vectors.BadVector, match="next_ofset"):
+        vectors.rule_of({"id": "read.x", "title": "x", "calls": [call]}, "read.json")
+
+
 def a_run(*outcomes: Outcome) -> reports.Run:
     return reports.Run(
         target="unix:/x",
@@ -110,6 +116,14 @@ def test_junit_report_counts_and_escapes(tmp_path: Path) -> None:
     skipped = [found.get("message") for found in suite.findall("testcase/skipped")]
     assert skipped[0] == "not claimed: seen <\ufffd&>"
     assert suite.find("testcase").get("name") == "read.a"  # type: ignore[union-attr]
+
+
+def test_junit_report_can_be_read_whatever_an_adapter_calls_itself(tmp_path: Path) -> None:
+    path, run = tmp_path / "report.xml", a_run(Outcome.PASS)
+    run.info.name = "a\0b\x1b<"
+    reports.write_junit(run, path)
+    name = ElementTree.parse(path).getroot().get("name")
+    assert name == "sandbox_adapter.v1 conformance: a\ufffdb\ufffd< default"
 
 
 def test_json_report_holds_every_rule(tmp_path: Path) -> None:

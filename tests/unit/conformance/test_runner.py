@@ -8,27 +8,31 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from sandbox_adapter import errors
-from sandbox_adapter.client import AdapterClient
 from sandbox_adapter.conformance import expect
 from sandbox_adapter.conformance.outcome import Outcome, Uncheckable
 from sandbox_adapter.conformance.place import Place
 from sandbox_adapter.conformance.rule import FILES, SIX_TOOLS, Check, Rule, rule
 from sandbox_adapter.conformance.runner import Runner, Verdict, selected
-from sandbox_adapter.conformance.target import Target
+from sandbox_adapter.conformance.target import Target, TrackingClient
 from sandbox_adapter.v1 import adapter_pb2, session_pb2
 
 
 class StillTarget(Target):
     """A target that makes sessions without asking anybody, and counts them."""
 
-    def __init__(self, client: AdapterClient, *capabilities: adapter_pb2.Capability) -> None:
+    def __init__(self, client: TrackingClient, *capabilities: adapter_pb2.Capability) -> None:
         info = adapter_pb2.GetInfoResponse(capabilities=capabilities)
         super().__init__(client, info, "")
         self.looked_after = 0
+        self.retired = 0
         self.own_sessions = 0
 
-    async def shared_session(self) -> session_pb2.Session:
-        return session_pb2.Session(session_id="shared")
+    @asynccontextmanager
+    async def shared_session(self) -> AsyncIterator[session_pb2.Session]:
+        yield session_pb2.Session(session_id="shared")
+
+    def retire(self, session: session_pb2.Session) -> None:
+        self.retired += 1
 
     async def look_after(self, session: session_pb2.Session) -> None:
         self.looked_after += 1
@@ -42,7 +46,7 @@ class StillTarget(Target):
 async def judge(
     *rules: Rule, differences: dict[str, str] | None = None, jobs: int = 4
 ) -> tuple[list[Verdict], StillTarget]:
-    async with AdapterClient("unix:/nowhere") as client:
+    async with TrackingClient("unix:/nowhere") as client:
         target = StillTarget(client, SIX_TOOLS)
         runner = Runner(target, differences or {}, jobs)
         return [verdict async for verdict in runner.run(rules)], target
@@ -113,9 +117,41 @@ async def test_adapter_that_hangs_fails_the_rule() -> None:
         """It waits."""
         await asyncio.Event().wait()
 
-    (verdict,), _ = await judge(made(waits, timeout_s=0.05))
+    (verdict,), target = await judge(made(waits, timeout_s=0.05))
     assert verdict.outcome is Outcome.FAIL
     assert "not judged within" in verdict.detail
+    # Its call may still run there.
+    assert target.retired == 1
+
+
+async def test_time_that_a_session_takes_is_not_the_rules() -> None:
+    class Slow(StillTarget):
+        @asynccontextmanager
+        async def session(self, **arguments: Any) -> AsyncIterator[session_pb2.Session]:
+            await asyncio.sleep(0.2)
+            yield session_pb2.Session(session_id="slow")
+            await asyncio.sleep(0.2)
+
+    async with TrackingClient("unix:/nowhere") as client:
+        runner = Runner(Slow(client, SIX_TOOLS), {})
+        (verdict,) = [each async for each in runner.run([made(holds, alone=True, timeout_s=0.1)])]
+    assert verdict.outcome is Outcome.PASS
+
+
+async def test_what_an_adapter_says_reaches_a_report_on_one_line_without_controls() -> None:
+    async def asks(place: Place) -> None:
+        """It asks."""
+        with expect.fails("NOT_FOUND", "CALL_UNKNOWN"):
+            raise errors.SessionGone(errors.Failure("NOT_FOUND", "a\x1b[31m\nb", "SESSION\x07"))
+
+    async def shows(place: Place) -> None:
+        """It shows."""
+        expect.holds(False, "raw \x1b]0;title\x07\n\u202e end")
+
+    verdicts, _ = await judge(made(asks, "a.one"), made(shows, "a.two"))
+    for verdict in verdicts:
+        assert verdict.outcome is Outcome.FAIL
+        assert verdict.detail.isprintable(), verdict.detail
 
 
 async def test_listed_difference_may_fail_and_may_not_pass() -> None:
@@ -179,7 +215,7 @@ async def test_reader_that_stops_early_ends_what_runs() -> None:
             cancelled.set()
             raise
 
-    async with AdapterClient("unix:/nowhere") as client:
+    async with TrackingClient("unix:/nowhere") as client:
         runner = Runner(StillTarget(client, SIX_TOOLS), {})
         verdicts = runner.run([made(holds, "a.one"), made(waits, "a.two")])
         await anext(verdicts)

@@ -221,6 +221,22 @@ a|*b
 foo\n
 foo\r
 [\n]
+[\r\n]
+[\ra]
+a{2, 3}
+a{ 2 ,}
+a{2, }
+a{ 2 , 3 }
+a{1\,2}
+(?i)[a-z--K]
+(?i)[a-z&&K]
+(?i)[^a-z~~K]
+(?P<n>a)(?P<n>b)
+(?P<n>a)|(?<n>b)
+(?P<a\_b>a)
+(?P<a.b>a)
+(?\=a)
+\,\_\=\!\ \:
 """.strip().split("\n")
 """Patterns of which every engine says the same, refusals too."""
 

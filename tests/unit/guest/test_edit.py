@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.guest.diagnose import diagnose
-from sandboxd.guest.locks import FILE_LOCKS
+from sandboxd.guest import edit, locks
+from sandboxd.guest.diagnose import DIAGNOSED_BYTES_MAX, DIAGNOSED_S, NEAREST_S, diagnose
+from sandboxd.guest.locks import FILE_LOCKS, LARGE
 from sandboxd.guest.matching import (
     TooLarge,
     ambiguous_starts,
@@ -23,7 +24,7 @@ from sandboxd.guest.matching import (
     needle,
     replaced,
 )
-from sandboxd.guest.ops import Facts, Machine, OpError
+from sandboxd.guest.ops import Facts, Machine, OpError, Request
 from tests.unit.guest.direct import EDIT_BYTES_MAX, edit_file, machine_in
 from tests.unit.guest.real_guest import Guest, GuestSaidNo
 
@@ -241,9 +242,56 @@ def test_edit_without_a_match_quotes_the_nearest_line_with_tabs_visible(
     ids=["blanks", "blank_lines", "one_line", "short_lines", "marks", "letters_with_marks"],
 )
 def test_diagnosis_of_a_hostile_file_is_bounded(content: bytes) -> None:
-    started = time.process_time()
-    assert diagnose(content, b"a  b c", b"")["kind"] == "unknown"
-    assert time.process_time() - started < 8
+    # The first is looked into, the second is over the bound.
+    for hostile in (content[:DIAGNOSED_BYTES_MAX], content):
+        looks = [time.thread_time()]
+        found = diagnose(hostile, b"a  b c", b"", lambda: looks.append(time.thread_time()))  # noqa: B023
+        assert found["kind"] == "unknown"
+        assert time.thread_time() - looks[0] < DIAGNOSED_S + NEAREST_S + 0.7
+        # A step is not broken off, and no other thread runs meanwhile: of 8 MiB, 1.7 s.
+        assert max(after - before for before, after in pairwise(looks)) < 0.7
+
+
+def test_diagnosis_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Differs in case only, which is asked for late.
+    assert diagnose(b"x = Value", b"x = value", b"")["kind"] == "case"
+    monkeypatch.setattr("sandboxd.guest.diagnose.DIAGNOSED_S", 0.0)
+    assert diagnose(b"x = Value", b"x = value", b"")["kind"] == "unknown"
+
+
+def test_cancel_ends_the_diagnosis(machine: Machine, file: Path) -> None:
+    file.write_bytes(b"x = Value\n")
+    looks: list[int] = []
+
+    class Cancelled(Request):
+        def stop_if_cancelled(self, text: str = "") -> None:
+            looks.append(1)
+            if len(looks) == 3:
+                self.cancel()
+            super().stop_if_cancelled(text)
+
+    args = {"path": "f", "old_bytes": 9, "replace_all": False, "file_bytes_max": EDIT_BYTES_MAX}
+    with pytest.raises(OpError) as caught:
+        edit.edit(Cancelled(machine, "edit", args, b"x = valuenew"))
+    assert caught.value.reason == "CANCELLED_BY_CALLER"
+    assert len(looks) == 3
+
+
+def test_edit_that_grows_large_waits_for_its_turn(
+    machine: Machine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edit, "LARGE_BYTES", 1_000)
+    monkeypatch.setattr(locks, "WAIT_S", 0.05)
+    other = Request(machine, "edit", {})
+    with FILE_LOCKS.hold(lambda: (LARGE,), other):
+        for content, new in ((b"a" * 100, "b" * 11), (b"a\r\n" * 100, "\n" * 7)):
+            file.write_bytes(content)
+            assert refused(machine, "a", new, replace_all=True).reason == "FILE_BUSY"
+            assert file.read_bytes() == content
+            assert edit_file(machine, "f", "a", "b", replace_all=True)["replacements"] == 100
+    file.write_bytes(b"a" * 100)
+    assert edit_file(machine, "f", "a", "b" * 11, replace_all=True)["replacements"] == 100
+    assert len(FILE_LOCKS) == 0
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])

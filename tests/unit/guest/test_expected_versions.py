@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import stat
 import threading
@@ -152,6 +154,67 @@ def test_change_of_a_command_right_before_the_replacement_is_seen(
     conflict(machine, change, "f", version)
     assert path.read_text() == "by a command"
     assert sorted(os.listdir(work)) == (["f", "g"] if linked else ["f"])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("linked", [False, True], ids=["renamed", "in place"])
+def test_change_through_a_mapping_that_shows_in_no_time_is_seen(
+    machine: Machine, work: Path, monkeypatch: pytest.MonkeyPatch, change: Change, linked: bool
+) -> None:
+    path = work / "f"
+    path.write_text("old")
+    if linked:
+        os.link(path, work / "g")
+    name = "_hold_back" if linked else "_carry_over"
+    original = getattr(replace, name)
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        # Of a page that is dirty already, the kernel notes no further change.
+        mapped[:] = b"old"
+        version = stat_of(machine, "f")["version"]
+        times = path.stat().st_mtime_ns, path.stat().st_ctime_ns
+
+        def overtaken(*args: Any) -> Any:
+            mapped[:] = b"odd"
+            assert (path.stat().st_mtime_ns, path.stat().st_ctime_ns) == times
+            return original(*args)
+
+        monkeypatch.setattr(replace, name, overtaken)
+        conflict(machine, change, "f", version)
+    assert path.read_text() == "odd"
+
+
+def test_change_through_a_mapping_during_an_upload_is_seen(machine: Machine, work: Path) -> None:
+    path = work / "f"
+    path.write_text("old")
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:] = b"old"
+        version = stat_of(machine, "f")["version"]
+        args = {"path": "f", "make_parents": False, "expected_version": version}
+        handle = ask(machine, "upload_open", args)[0]
+        ask(machine, "upload_append", handle, b"mine")
+        mapped[:] = b"odd"
+        assert refusal(machine, "upload_commit", handle).reason == "VERSION_CONFLICT"
+    assert path.read_text() == "odd"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EMLINK, errno.EPERM])
+@pytest.mark.parametrize("change", [write, upload])
+def test_new_file_is_made_where_the_file_system_has_no_links(
+    machine: Machine, work: Path, monkeypatch: pytest.MonkeyPatch, number: int, change: Change
+) -> None:
+    taken = work / "taken"
+
+    def refused(source: str, target: str, **_: Any) -> None:
+        if target == str(taken):
+            taken.write_text("by a command")
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refused)
+    assert change(machine, "f", "absent")["created"]
+    assert (work / "f").read_text() == "new"
+    conflict(machine, change, "taken", "absent")
+    assert taken.read_text() == "by a command"
+    assert sorted(os.listdir(work)) == ["f", "taken"]
 
 
 def test_upload_that_was_overtaken_while_it_streamed_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -97,12 +98,19 @@ def test_filter_knows_four_kinds_of_sockets(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", ABIS)
 def test_filter_keeps_signals_from_process_1_and_from_nobody_else(machine: str) -> None:
-    for number in ABIS[machine].signals:
-        assert verdict(machine, number, 1, 9) == ERRNO | errno.EPERM
-        # The kernel takes an int: what is above its 32 bits does not matter.
-        assert verdict(machine, number, 0x1_0000_0001, 9) == ERRNO | errno.EPERM
-        for target in (0, 2, 65_537, 0xFFFFFFFF):
-            assert verdict(machine, number, target, 9) == ALLOW
+    kill, tkill, tgkill, queue, thread_queue = ABIS[machine].signals
+    for number, threads in (
+        *((kill, ()), (tkill, ()), (queue, ())),
+        *((tgkill, (0,)), (tgkill, (1,)), (tgkill, (7,)), (thread_queue, (0,))),
+    ):
+        for sent in (1, 9, 64, 0xFFFFFFFF):
+            assert verdict(machine, number, 1, *threads, sent) == ERRNO | errno.EPERM
+            # The kernel takes an int: what is above its 32 bits does not matter.
+            assert verdict(machine, number, 0x1_0000_0001, *threads, sent) == ERRNO | errno.EPERM
+            for target in (0, 2, 65_537, 0xFFFFFFFF):
+                assert verdict(machine, number, target, *threads, sent) == ALLOW
+        # It only asks whether there is such a process.
+        assert verdict(machine, number, 1, *threads, 0, 9) == ALLOW
 
 
 @pytest.mark.parametrize("machine", ABIS)
@@ -135,6 +143,7 @@ def test_hardened_process_and_its_children_are_bound_by_the_filter() -> None:
                 "prlimit_self": call({PRLIMIT[machine]}, 0, 7, 0, 0),
                 "priority_user": call({SETPRIORITY[machine]}, 2, 0, 5),
                 "priority_self": call({SETPRIORITY[machine]}, 0, 0, 5),
+                "ask_1": call({ABIS[machine].signals[0]}, 1, 0),
                 "io_uring": call(425, 1, 0),
                 "packet": call({SOCKET[machine]}, 17, 3, 0),
                 "unix": call({SOCKET[machine]}, 1, 1, 0),
@@ -159,6 +168,7 @@ def test_hardened_process_and_its_children_are_bound_by_the_filter() -> None:
         "prlimit_self": "ok",
         "priority_user": "EPERM",
         "priority_self": "ok",
+        "ask_1": "ok" if os.geteuid() == 0 else "EPERM",
         "io_uring": "ENOSYS",
         "packet": "EAFNOSUPPORT",
         "unix": "ok",

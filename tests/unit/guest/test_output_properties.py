@@ -37,7 +37,6 @@ _SEQUENCE = re.compile(
     rb"|\x1b([ -/]+)[0-~]"
     rb"|\x1b[0-OQ-WYZ\\`-~]"
 )
-_UNFINISHED = re.compile(rb"\x1b(?:\[([0-?]*)([ -/]*)|[\]PX^_]([^\x07\x1b\n]*)\x1b?|([ -/]*))\Z")
 
 
 def without_sequences(raw: bytes) -> bytes:
@@ -50,7 +49,7 @@ def without_sequences(raw: bytes) -> bytes:
             out += raw[at:after]
             at = after
             continue
-        found = _SEQUENCE.match(raw, at) or _UNFINISHED.match(raw, at)
+        found = _SEQUENCE.match(raw, at)
         parts = found.groups(b"") if found is not None else ()
         fits = found is not None and max(map(len, parts), default=0) <= SEQUENCE_BYTES_MAX
         at = found.end() if found is not None and fits else at + 1

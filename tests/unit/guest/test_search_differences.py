@@ -5,6 +5,7 @@ A difference that is gone fails here, so that the list stays true.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,7 @@ def ripgreps(found: dict[str, list[int] | str]) -> set[str]:
     [
         *(r"\p{L}oo", "(?x) f o o", "(?-u)foo", r"\Afoo", r"(\bfoo ?)+", r"\b^foo"),
         *("f{0,1001}oo", r"\w{1,100}"),
+        *("(" * 220 + "foo" + ")" * 220, "foo" + "*" * 220),
     ],
 )
 def test_what_only_ripgrep_can_do_is_refused_by_grep(places: Places, pattern: str) -> None:
@@ -82,11 +84,23 @@ def test_bytes_that_are_no_character_are_no_word_for_grep(places: Places) -> Non
     assert ripgreps(found) <= {"[]", "[1]"}
 
 
-def test_rows_before_a_far_nul_are_ripgreps_alone(places: Places) -> None:
+def test_ignore_file_that_is_no_file_costs_all_rules_for_ripgrep_alone(places: Places) -> None:
+    files: dict[str | bytes, bytes] = {".git/info/exclude": b"b\n", "a": b"hit\n", "b": b"hit\n"}
+    write_everywhere(places, files)
+    for place in places.values():
+        os.mkfifo(place.workdir / ".gitignore")
+    for name, answer in answers(places, "hit").items():
+        is_ripgrep = name.startswith("ripgrep")
+        assert [row[0] for row in answer[1]] == (["a", "b"] if is_ripgrep else ["a"]), name
+        assert answer[0]["unsearched"] == int(is_ripgrep), name
+
+
+def test_nul_behind_the_last_row_of_a_named_file_is_ripgreps_alone(places: Places) -> None:
     write_everywhere(places, {"f": b"hit\n" + b"x\n" * 200_000 + b"\0\n"})
-    found = rows(places, "hit")
-    assert greps(found) == {"[]"}
-    assert ripgreps(found) == {"[1]"}
+    found = answers(places, "hit", path="f")
+    assert {str(answer[1]) for answer in found.values()} == {"[('f', 1, 'hit')]"}
+    for name, answer in found.items():
+        assert answer[0]["binary"] == name.startswith("ripgrep"), name
 
 
 def test_large_copies_are_searched_to_their_bound(places: Places) -> None:

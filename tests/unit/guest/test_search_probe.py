@@ -82,7 +82,13 @@ def test_what_does_not_behave_like_grep_is_passed_over(
 def test_what_is_called_ripgrep_and_is_not_gives_way_to_grep(
     guest_zipapp: Path, tmp_path: Path
 ) -> None:
-    for text in ("echo ripgrep", "echo grep 3.8", "echo ripgrep 14.0.0; exit 1", "sleep 60"):
+    for text in (
+        *("echo ripgrep", "echo grep 3.8", "echo ripgrep 14.0.0; exit 1", "sleep 60"),
+        # By its name and number it is one, and it can do nothing, or not all.
+        "echo ripgrep 14.0.0",
+        f'case $* in *--crlf*) exit 2;; esac; exec {a_ripgrep().rg} "$@"',
+        f'echo warning; exec {a_ripgrep().rg} "$@"',
+    ):
         rg = script(tmp_path / "bin", "rg", text)
         with guest_with(guest_zipapp, os.environ["PATH"], [rg]) as guest:
             assert guest.hello["search"].startswith("grep (GNU grep)"), text
@@ -101,6 +107,52 @@ def test_probe_that_was_cut_off_is_made_again_by_the_next_search(
         (guest.workdir / "f").write_text("hit\n")
         args = {"rows_max": 9, "line_chars_max": 99, "timeout_s": 9.0, "call_id": "c"}
         assert guest.request("grep", {"pattern": "hit", **args})[1] == b"f\x001\x00hit\n"
+
+
+@pytest.mark.tool_case("G38")
+def test_ripgrep_that_was_cut_off_once_is_used_later_although_there_is_grep(
+    guest_zipapp: Path, tmp_path: Path
+) -> None:
+    rg = script(
+        tmp_path / "bin", "rg", f'[ -e {tmp_path}/go ] || exec sleep 60\nexec {a_ripgrep().rg} "$@"'
+    )
+    with guest_with(guest_zipapp, os.environ["PATH"], [rg]) as guest:
+        assert guest.hello["search"].startswith("grep (GNU grep)")
+        (tmp_path / "go").touch()
+        (guest.workdir / "f").write_text("foo\n")
+        args = {"rows_max": 9, "line_chars_max": 99, "timeout_s": 9.0, "call_id": "c"}
+        # No grep has this class.
+        assert guest.request("grep", {"pattern": r"\p{L}oo", **args})[1] == b"f\x001\x00foo\n"
+
+
+def test_ripgrep_that_always_hangs_is_not_asked_for_ever(
+    guest_zipapp: Path, tmp_path: Path
+) -> None:
+    rg = script(tmp_path / "bin", "rg", f"echo >> {tmp_path}/tries\nexec sleep 60")
+    with guest_with(guest_zipapp, os.environ["PATH"], [rg]) as guest:
+        (guest.workdir / "f").write_text("hit\n")
+        args = {"rows_max": 9, "line_chars_max": 99, "timeout_s": 9.0, "call_id": "c"}
+        for _ in range(4):
+            assert guest.request("grep", {"pattern": "hit", **args})[1] == b"f\x001\x00hit\n"
+    assert (tmp_path / "tries").read_text() == "\n" * 3
+
+
+def test_search_that_ends_like_one_without_rows_and_complains_is_an_error(
+    guest_zipapp: Path, tmp_path: Path
+) -> None:
+    rg = script(
+        tmp_path / "bin",
+        "rg",
+        f'case $* in *no-such*) echo "wrapper: out of licences" >&2; exit 1;; esac\n'
+        f'exec {a_ripgrep().rg} "$@"',
+    )
+    with guest_with(guest_zipapp, os.environ["PATH"], [rg]) as guest:
+        (guest.workdir / "f").write_text("hit\n")
+        args = {"rows_max": 9, "line_chars_max": 99, "timeout_s": 9.0, "call_id": "c"}
+        with pytest.raises(GuestSaidNo) as said:
+            guest.request("grep", {"pattern": "no-such", **args})
+        assert said.value.reason == "IO_ERROR"
+        assert "out of licences" in said.value.text
 
 
 @pytest.mark.parametrize("search", ["ripgrep"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def machine(path: str) -> Machine:
 def test_bash_comes_before_sh_and_the_usual_place_before_the_path(tmp_path: Path) -> None:
     script(tmp_path / "bash", "#!/bin/sh\n")
     script(tmp_path / "sh", "#!/bin/sh\n")
-    found = [path for path in names(machine(f"{tmp_path}/")) if path.startswith(("/bin/", "/tmp"))]
+    found = [
+        path for path in names(machine(f"{tmp_path}/")) if path.startswith(("/bin/", str(tmp_path)))
+    ]
     assert found == ["/bin/bash", f"{tmp_path}/bash", "/bin/sh", f"{tmp_path}/sh"]
 
 
@@ -50,6 +53,56 @@ def test_what_has_a_shells_name_and_is_none_is_named_with_the_reason(tmp_path: P
     # Root may read everything, and run nothing that has no bit for it.
     assert found[f"{tmp_path}/sh"] == "no executable file"
     assert found[f"{other}/bash"] == "No such file or directory"
+
+
+TOYBOX = """#!/bin/sh
+[ "$1" = -c ] && shift
+exec /bin/sh -c "$1"
+"""
+"""Takes what follows `-c` for the script, whatever it is."""
+
+
+@pytest.mark.parametrize("script_text", ["echo a", "  -x; echo a", "# -\necho a"])
+def test_shell_that_takes_two_dashes_for_a_script_runs_what_begins_with_none(
+    tmp_path: Path, script_text: str
+) -> None:
+    script(tmp_path / "sh", TOYBOX)
+    argv = shells.argv(str(tmp_path / "sh"), script_text.encode())
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "a\n"
+
+
+@pytest.mark.parametrize("script_text", ["-x() { echo a; }; -x", "+x() { echo a; }; +x"])
+def test_script_that_begins_as_an_option_is_none(script_text: str) -> None:
+    argv = shells.argv("/bin/bash", script_text.encode())
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "a\n"
+
+
+def test_names_that_cannot_be_started_use_up_no_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / str(number) for number in range(shells.PROBES_MAX + 5)]
+    for folder in folders:
+        folder.mkdir()
+        script(folder / "bash", "#!/bin/sh\n", 0o644)
+    script(folders[-1] / "bash", "#!/bin/sh\n", 0o755)
+    started: list[str] = []
+    works = {f"{folders[-1]}/bash"}
+
+    def fault_of(shell: str, *_: object) -> str:
+        started.append(shell)
+        return "" if shell in works else "broken"
+
+    monkeypatch.setattr(shells, "_fault_of", fault_of)
+    path = ":".join(map(str, folders))
+    assert shells.find(machine(path)) == f"{folders[-1]}/bash"
+    works.clear()
+    started.clear()
+    for folder in folders:
+        (folder / "bash").chmod(0o755)
+    assert shells.find(machine(path)) is None
+    assert len(started) == shells.PROBES_MAX
 
 
 def test_text_names_what_was_tried_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

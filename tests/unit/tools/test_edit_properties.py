@@ -69,7 +69,7 @@ def unmarked(data: bytes, old: bytes, new: bytes) -> Expected:
     plain = [b"\n" if unit == b"\r\n" else unit for unit in content]
     wanted = [b"\n" if unit == b"\r\n" else unit for unit in sought]
     file_crlf, file_every = content.count(b"\r\n"), plain.count(b"\n")
-    out, lines, at, line, given = [], [], 0, 1, units(new)
+    out, lines, at, line, replacement = [], [], 0, 1, units(new)
     while at < len(content):
         if plain[at : at + len(wanted)] != wanted:
             line += plain[at] == b"\n"
@@ -84,7 +84,7 @@ def unmarked(data: bytes, old: bytes, new: bytes) -> Expected:
         else:
             ending = b"\r\n" if file_crlf * 2 > file_every else b"\n"
         if file_every:
-            out += [ending if unit in (b"\n", b"\r\n") else unit for unit in given]
+            out += [ending if unit in (b"\n", b"\r\n") else unit for unit in replacement]
         else:
             out.append(new)
         lines.append(line)

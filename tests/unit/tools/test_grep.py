@@ -105,6 +105,14 @@ async def test_grep_of_one_ignored_match_uses_the_singular() -> None:
     assert result.text.startswith("No matches found. At least 1 match is in git-ignored files")
 
 
+async def test_grep_says_that_there_was_no_time_for_ignored_files() -> None:
+    result = await _scripted(b"", ignored={"matches": 0, "exact": False, "under": []})
+    assert result.text.startswith(
+        "No matches found. Git-ignored files were not looked through in time"
+    )
+    assert result.grep.ignored_matches == 0
+
+
 @pytest.mark.parametrize("literal", [True, False])
 async def test_grep_hints_at_another_case(place: SearchPlace, literal: bool) -> None:
     place.write("f", "Hit\n")
@@ -119,6 +127,17 @@ async def test_grep_says_of_a_binary_file_that_it_is_one(place: SearchPlace) -> 
     result = await place.use(GREP, pattern="hit", path="b")
     assert result.text == (
         "[b is a binary file: matches in it are not shown. Use bash with grep -a or strings.]"
+    )
+
+
+async def test_grep_does_not_say_of_rows_that_are_shown_that_they_are_not(
+    place: SearchPlace,
+) -> None:
+    place.write("b", b"hit\n" + b"x\n" * 200_000 + b"\0hit\n")
+    result = await place.use(GREP, pattern="hit", path="b")
+    assert result.text == (
+        "b:1:hit\n[b is a binary file: only matches before its first NUL byte are shown. "
+        "Use bash with grep -a or strings.]"
     )
 
 
@@ -162,6 +181,14 @@ async def test_grep_pattern_that_is_wrong_gives_the_engine_s_words_and_advice(
     assert ("literal=true" in result.text) == literal_advice
     assert "--pcre2" not in result.text
     assert ("grep -P" in result.text) != literal_advice
+
+
+@pytest.mark.parametrize("pattern", ["a\\r", "a\r", r"[\r]"])
+async def test_grep_carriage_return_is_explained(place: SearchPlace, pattern: str) -> None:
+    result = await place.use(GREP, pattern=pattern)
+    assert result.is_error
+    assert "without their CR: leave \\r out and use $" in result.text
+    assert "multiline" not in result.text
 
 
 async def test_grep_escaped_line_break_is_explained(place: SearchPlace) -> None:

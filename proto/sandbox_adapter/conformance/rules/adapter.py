@@ -8,11 +8,9 @@ from typing import Any, Final
 
 from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]
-    reflection_pb2,
-    reflection_pb2_grpc,
-)
+from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]
 
+from sandbox_adapter import errors
 from sandbox_adapter.client import new_id
 from sandbox_adapter.conformance import expect
 from sandbox_adapter.conformance.outcome import Uncheckable
@@ -20,8 +18,6 @@ from sandbox_adapter.conformance.place import Place
 from sandbox_adapter.conformance.rule import SIX_TOOLS, rule
 from sandbox_adapter.v1 import adapter_pb2, process_pb2, process_pb2_grpc, tool_pb2
 
-_DESCRIPTION_CHARS_MAX: Final = 1_500
-"""A description that is longer costs a model more than it tells."""
 _ANNOUNCED: Final = {
     "read_lines_max": 2_000,
     "read_bytes_max": 51_200,
@@ -38,6 +34,7 @@ _ANNOUNCED: Final = {
     "calls_parallel_max": 16,
     "calls_queued_max": 256,
 }
+_REFLECTION_S: Final = 30.0
 _SECONDS: Final = {"search_timeout": 30, "kill_grace": 2, "read_scan": 30}
 _FIELDS: Final = {
     "read": ({"path", "offset", "limit"}, {"path"}),
@@ -125,12 +122,9 @@ async def lists_tools(place: Place) -> None:
     for tool in tools:
         expect.holds(
             re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool.name) is not None,
-            f"{tool.name!r} is no name of a tool",
+            f"{expect.shown(tool.name)} is no name of a tool",
         )
-        expect.holds(
-            20 <= len(tool.description) <= _DESCRIPTION_CHARS_MAX,
-            f"the description of {tool.name} has {len(tool.description)} characters",
-        )
+        expect.holds(bool(tool.description.strip()), f"{tool.name} has no description")
         schema = json.loads(tool.input_schema_json)
         expect.equal(schema.get("type"), "object", f"type in the schema of {tool.name}")
         expect.holds(tool.effect != 0, f"{tool.name} has no effect class")
@@ -176,16 +170,30 @@ async def answers_health(place: Place) -> None:
 @rule("adapter.answers-reflection", cases=["contract 1"], needs=())
 async def answers_reflection(place: Place) -> None:
     """Server reflection lists the services of the contract."""
-    stub = reflection_pb2_grpc.ServerReflectionStub(place.client.connection.channel)
-    request = reflection_pb2.ServerReflectionRequest(list_services="")
-    stream = stub.ServerReflectionInfo(iter([request]), timeout=30)
     try:
-        answer = await anext(aiter(stream))
-    finally:
-        stream.cancel()
-    names = {service.name for service in answer.list_services_response.service}
+        names = await _reflected(place, "v1")
+    except errors.AdapterError:
+        # Not only NotServed: where the refusal comes before the request has left, the
+        # client's library says INTERNAL.
+        names = await _reflected(place, "v1alpha")
     for wanted in ("AdapterService", "SessionService", "ToolService"):
         expect.holds(f"sandbox_adapter.v1.{wanted}" in names, f"{wanted} is not listed")
+
+
+async def _reflected(place: Place, version: str) -> set[str]:
+    """Names of the services that this version of reflection lists."""
+    # The messages of both versions are the same on the wire; only the service differs.
+    connection = place.client.connection
+    method = connection.channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    stream, _, first = await connection.repeat_open(method, [request], _REFLECTION_S)
+    stream.cancel()
+    expect.holds(first is not None, "reflection answers nothing")
+    return {service.name for service in first.list_services_response.service}
 
 
 @rule("adapter.refuses-what-it-does-not-claim", cases=["contract 1"], needs=())
@@ -193,6 +201,16 @@ async def refuses_what_it_does_not_claim(place: Place) -> None:
     """An RPC of a capability that is not claimed answers UNIMPLEMENTED, NOT_SERVED."""
     target = place.target
     judged = False
+    if not target.claims(adapter_pb2.CAPABILITY_FILES):
+        judged = True
+        with expect.fails("UNIMPLEMENTED", "NOT_SERVED"):
+            await place.client.files.stat(place.session_id, place.folder)
+        with expect.fails("UNIMPLEMENTED", "NOT_SERVED"):
+            async with place.client.files.read(place.session_id, place.at("f")) as reader:
+                async for _ in reader:
+                    pass
+        with expect.fails("UNIMPLEMENTED", "NOT_SERVED"):
+            await place.client.files.write(place.session_id, place.at("f"), b"x")
     if not target.claims(adapter_pb2.CAPABILITY_PROCESSES):
         judged = True
         stub = process_pb2_grpc.ProcessServiceStub(place.client.connection.channel)

@@ -52,6 +52,7 @@ def timed_out(place: Place, result: tool_pb2.ToolResult, seconds: float) -> None
 @rule("bash.timeout-is-a-result", cases=["B8", "D11", "D12", "sandbox 9", "sandbox 15"])
 async def timeout_is_a_result(place: Place) -> None:
     """A timeout is a result with code 124, what was written, and the timeout in words."""
+    await place.require("sleep")
     words = {0.5: "0.5 seconds", 1.0: "1 second", 1.5: "1.5 seconds", 2.0: "2 seconds"}
 
     async def one(seconds: float) -> None:
@@ -71,6 +72,7 @@ async def timeout_is_a_result(place: Place) -> None:
 @rule("bash.timeout-without-output", cases=["B8", "contract 9"])
 async def timeout_without_output(place: Place) -> None:
     """A command that timed out without output says both."""
+    await place.require("sleep")
     result = await place.bash("sleep 300", timeout=0.5)
     timed_out(place, result, 0.5)
     expect.equal(result.text, "(no output)\n[Command timed out after 0.5 seconds]", "text")
@@ -89,6 +91,7 @@ async def timeout_counts_time_and_not_silence(place: Place) -> None:
 @rule("bash.timeout-lets-traps-run", cases=["B6", "contract 4"])
 async def timeout_lets_traps_run(place: Place) -> None:
     """A timeout asks with TERM first, and what traps write is in the result."""
+    await place.require("sleep")
     await place.make_folder()
     made = f": > {shlex.quote(place.at('ready'))}"
     script = f"trap 'echo cleaned up; exit 0' TERM; echo begun; {made}; while :; do sleep 1; done"
@@ -105,6 +108,7 @@ async def timeout_lets_traps_run(place: Place) -> None:
 @rule("bash.timeout-ends-a-stopped-shell", cases=["B6"])
 async def timeout_ends_a_stopped_shell(place: Place) -> None:
     """A shell that has stopped itself is ended by its timeout like any other."""
+    await place.require("sleep")
     result = await place.bash("echo $$; kill -STOP $$; sleep 300", timeout=1.5)
     timed_out(place, result, 1.5)
     expect.equal(await alive(place, pids_in(result.text.split("\n")[0])), [], "left running")
@@ -113,6 +117,7 @@ async def timeout_ends_a_stopped_shell(place: Place) -> None:
 @rule("bash.timeout-of-one-leaves-others", cases=["B5", "security S6"])
 async def timeout_of_one_leaves_others(place: Place) -> None:
     """A timeout ends neither a running call beside it nor the job of a finished one."""
+    await place.require("sleep")
     jobs = await place.bash("sleep 300 >/dev/null 2>&1 & echo $!", timeout=RETURN_S)
     pids = pids_in(jobs.text.split("\n")[0])
     try:
@@ -126,29 +131,29 @@ async def timeout_of_one_leaves_others(place: Place) -> None:
 
 # --- What must not escape a timeout or a cancel ------------------------------------------
 
-ESCAPES: Final[dict[str, tuple[str, str, str, tuple[adapter_pb2.Capability, ...]]]] = {
+ESCAPES: Final[dict[str, tuple[str, tuple[str, ...], str, tuple[adapter_pb2.Capability, ...]]]] = {
     "children": (
         "its children and theirs",
-        "",
+        (),
         "{job} & ( ( {job} & ) & ) ; sh -c '{inner} &'",
         (),
     ),
-    "the-deaf": ("what ignores TERM", "", "{deaf} & ( {deaf} & ) ; sh -c '{inner} &'", ()),
+    "the-deaf": ("what ignores TERM", (), "{deaf} & ( {deaf} & ) ; sh -c '{inner} &'", ()),
     "escapees": (
         "what left its group and session",
-        "setsid",
+        ("setsid",),
         "setsid {job} & ( setsid {job} & ) ; setsid sh -c '{inner} & exit' & setsid {deaf} &",
         (),
     ),
     "the-unmarked": (
         "what has another environment",
-        "env",
+        ("env",),
         'env -i PATH="$PATH" {job} & ( env -i PATH="$PATH" {deaf} & ) ;',
         (),
     ),
     "the-untraceable": (
         "what shed its session, its environment and its parents",
-        "setsid",
+        ("setsid",),
         '( env -i PATH="$PATH" setsid {job} & ) ; ( env -i PATH="$PATH" setsid {deaf} & ) ;',
         (ISOLATED,),
     ),
@@ -157,14 +162,16 @@ ESCAPES: Final[dict[str, tuple[str, str, str, tuple[adapter_pb2.Capability, ...]
 
 def escape_script(place: Place, template: str) -> str:
     """Starts the processes of an escape, waits until all have noted themselves, and stays."""
-    inner = f'sh -c "echo \\$\\$ >> {place.at("pids")}; exec sleep 300"'
+    # By a variable: the words of a path cannot be quoted three times over.
+    inner = 'sh -c "echo \\$\\$ >> \\"\\$KIT_PIDS\\"; exec sleep 300"'
+    pids = shlex.quote(place.at("pids"))
     script = template.format(
         job=job(place, "pids"), deaf=job(place, "pids", 'trap "" TERM; '), inner=inner
     )
     count = template.count("{")
     return (
-        f": > {shlex.quote(place.at('pids'))}; {script}\n"
-        f"while n=0; while read -r _; do n=$((n+1)); done < {shlex.quote(place.at('pids'))}; "
+        f"export KIT_PIDS={pids}; : > {pids}; {script}\n"
+        f"while n=0; while read -r _; do n=$((n+1)); done < {pids}; "
         f"[ $n -lt {count} ]; do sleep 0.1; done\n"
         f": > {shlex.quote(place.at('ready'))}; echo ready; sleep 300"
     )
@@ -184,8 +191,7 @@ def _escape_by_timeout(name: str) -> Rule:
 
     async def check(place: Place) -> None:
         await place.make_folder()
-        if needed:
-            await place.require(needed)
+        await place.require("sh", "sleep", *needed)
         result, seconds = await _begun(place, escape_script(place, template))
         timed_out(place, result, seconds)
         await _nothing_left(place, result)
@@ -201,8 +207,7 @@ def _escape_by_cancel(name: str) -> Rule:
 
     async def check(place: Place) -> None:
         await place.make_folder()
-        if needed:
-            await place.require(needed)
+        await place.require("sh", "sleep", *needed)
         call_id = new_id("call")
         arguments = {"command": escape_script(place, template), "timeout": 120}
         running = asyncio.ensure_future(_named(place, call_id, arguments))
@@ -227,6 +232,7 @@ def cancelled(result: tool_pb2.ToolResult) -> None:
 @rule("bash.cancel-keeps-the-output", cases=["sandbox 16", "sandbox 29", "contract 4"])
 async def cancel_keeps_the_output(place: Place) -> None:
     """A cancelled command's result holds what it wrote, for whoever asks."""
+    await place.require("sleep")
     await place.make_folder()
     call_id = new_id("call")
     made = f": > {shlex.quote(place.at('ready'))}"
@@ -245,6 +251,7 @@ async def cancel_keeps_the_output(place: Place) -> None:
 @rule("bash.cancel-after-the-end-kills-nothing", cases=["contract 4"])
 async def cancel_after_the_end_kills_nothing(place: Place) -> None:
     """CancelCall of a finished call returns its result and leaves its jobs running."""
+    await place.require("sleep")
     call_id = new_id("call")
     script = "sleep 300 >/dev/null 2>&1 & echo $!"
     result = await _named(place, call_id, {"command": script})

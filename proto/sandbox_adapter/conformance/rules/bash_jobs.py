@@ -66,8 +66,7 @@ JOBS: Final = {
 def _background(name: str, what: str, script: str) -> Rule:
     async def check(place: Place) -> None:
         await place.make_folder()
-        if name in ("nohup", "setsid"):
-            await place.require(name)
+        await place.require("sh", "sleep", *{"nohup", "setsid"}.intersection({name}))
         if name == "disowned" and (await place.bash("disown 2>/dev/null")).exit_code == 127:
             raise Uncheckable("the shell has no `disown`")
         command = f"echo begun; {script.format(job=job(place, 'pid'))}"
@@ -96,6 +95,7 @@ def _background(name: str, what: str, script: str) -> Rule:
 @rule("bash.background-job-may-go-on-writing", cases=["B2"])
 async def background_job_may_go_on_writing(place: Place) -> None:
     """A job that writes on after its call is neither killed by that nor held up."""
+    await place.require("sleep")
     await place.make_folder()
     line = "x" * 100
     result = await place.bash(
@@ -116,6 +116,7 @@ async def background_job_may_go_on_writing(place: Place) -> None:
 @rule("bash.background-output-is-nobody-elses", cases=["B2", "contract 4"])
 async def background_output_is_nobody_elses(place: Place) -> None:
     """What a job writes after its call, and the job itself, appear in no later result."""
+    await place.require("sleep")
     result = await place.bash("while :; do echo noise; sleep 1; done & echo $!", timeout=RETURN_S)
     loop = pids_in(result.text.partition("[")[0])
     try:
@@ -129,6 +130,7 @@ async def background_output_is_nobody_elses(place: Place) -> None:
 @rule("bash.chatty-job-does-not-hold-the-call", cases=["B4"])
 async def chatty_job_does_not_hold_the_call(place: Place) -> None:
     """A job that never goes quiet does not keep its call from returning."""
+    await place.require("sleep")
     script = "while :; do echo noise; sleep 0.1; done & echo begun"
     result = await place.bash(script, timeout=RETURN_S)
     try:
@@ -152,6 +154,7 @@ async def output_of_children_is_waited_for(place: Place) -> None:
 @rule("bash.job-name-stays-on-one-line", cases=["contract 4", "security S21"])
 async def job_name_stays_on_one_line(place: Place) -> None:
     """A process whose name holds control characters forges no line of its own."""
+    await place.require("sleep")
     name = "a\n[x] \x1b[1m"
     await place.put(name, "#!/bin/sh\nsleep 300\n", 0o755)
     path = shlex.quote(place.at(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from typing import Final
 
 from sandbox_adapter.conformance import expect, snapshot
@@ -16,6 +17,10 @@ PARALLEL: Final = 12
 """Edits of one file that are asked for at the same time."""
 DIAGNOSIS_CHARS_MAX: Final = 4_000
 """Of the text of an edit without a match: an explanation and a quoted line."""
+
+
+def _quoted(place: Place, name: str) -> str:
+    return shlex.quote(place.at(name))
 
 
 def _no_match(place: Place, name: str) -> str:
@@ -40,7 +45,10 @@ async def _diagnosis(place: Place, content: str, old: str, new: str = "replaceme
 async def _explains(
     place: Place, content: str, old: str, line: int, words: str, new: str = "replacement"
 ) -> str:
-    """The diagnosis, which names the line and says one of the words of the pattern."""
+    """The diagnosis, which names the line and says one of the words of the pattern.
+
+    The words are English, and as many as there may be for the cause.
+    """
     text = await _diagnosis(place, content, old, new)
     named = [int(number) for number in re.findall(r"\d+", text)]
     expect.holds(line in named, f"line {line} is not named in {expect.shown(text)}")
@@ -52,7 +60,7 @@ async def _explains(
 @rule("edit.explains-indentation", cases=["E13", "E15"])
 async def explains_indentation(place: Place) -> None:
     """Where only tabs and blanks differ, the error says so and names the line."""
-    words = r"indent|whitespace|white space|tabs?\b|spaces?\b"
+    words = r"indent|white.?space|\btabs?\b|\bspac(es?|ing)\b|\bblanks?\b"
     file = "class A:\n\tdef f(self):\n\t\treturn  1\n"
     await _explains(place, file, "    def f(self):\n        return  1\n", 2, words)
     await _explains(place, file, "return 1", 3, words)
@@ -70,7 +78,7 @@ async def shows_tabs(place: Place) -> None:
 @rule("edit.explains-trailing-whitespace", cases=["E13"])
 async def explains_trailing_whitespace(place: Place) -> None:
     """Where only blanks at the ends of lines differ, the error says so and names the line."""
-    words = r"trailing|ends? of (the )?lines?|line ends?"
+    words = r"trailing|\bends?\b|ending|\btail|behind|after"
     await _explains(place, "x\na = 1  \nb = 2\n", "a = 1\nb = 2\n", 2, words)
     await _explains(place, "x\ny\na = 1\nb = 2\n", "a = 1 \t\nb = 2\n", 3, words)
 
@@ -78,7 +86,7 @@ async def explains_trailing_whitespace(place: Place) -> None:
 @rule("edit.explains-typography", cases=["E13"])
 async def explains_typography(place: Place) -> None:
     """Where only typographic characters differ, the error says so and names the line."""
-    words = r"quot|dash|typograph|apostroph"
+    words = r"quot|dash|hyphen|typograph|apostroph|punctuation|curly|smart|character"
     await _explains(place, "x\nsay “hello” to it’s\n", 'say "hello" to it\'s', 2, words)
     await _explains(place, "x\ny\npages 3 - 4 of it\n", "pages 3 – 4 of it", 3, words)
 
@@ -86,7 +94,7 @@ async def explains_typography(place: Place) -> None:
 @rule("edit.explains-line-numbers", cases=["E13", "D5"])
 async def explains_line_numbers(place: Place) -> None:
     """Where line numbers of a listing were pasted along, the error says so."""
-    words = r"line.?numbers?|prefix"
+    words = r"line.?numbers?|prefix|number(ed|ing|s)|listing"
     file = "start\nalpha = 1\nbeta = 2\n"
     for numbered in ("2→alpha = 1\n3→beta = 2", "  2|alpha = 1\n  3|beta = 2", "2: alpha = 1"):
         await _explains(place, file, numbered, 2, words)
@@ -96,7 +104,7 @@ async def explains_line_numbers(place: Place) -> None:
 @rule("edit.explains-unicode-forms", cases=["E27"])
 async def explains_unicode_forms(place: Place) -> None:
     """Where only the Unicode normal form differs, the error says so."""
-    words = r"unicode|normali[sz]|compos|accent"
+    words = r"unicode|normali[sz]|compos|accent|\bNF[CD]\b|combining|diacritic"
     await _explains(place, "x\ncafé au lait\n", "cafe\u0301 au lait", 2, words)
     await _explains(place, "x\ncafe\u0301 au lait\n", "café au lait", 2, words)
 
@@ -184,7 +192,9 @@ async def leaves_nothing_beside(place: Place) -> None:
     if place.has_files:
         expect.equal(names, {"d/f"}, "what is in the folder")
     else:
-        expect.equal(await place.shell(f"ls -A {place.at('d')}"), "f\n", "what is in the folder")
+        expect.equal(
+            await place.shell(f"ls -A {_quoted(place, 'd')}"), "f\n", "what is in the folder"
+        )
 
 
 @rule("edit.follows-links", cases=["E29", "W1", "W6"])
@@ -193,7 +203,7 @@ async def follows_links(place: Place) -> None:
     await place.put("real/f", "a\n", mode=0o640)
     await place.link("soft", "real/f")
     await place.link("far", place.at("soft"))
-    await place.shell(f"ln {place.at('real/f')} {place.at('hard')}")
+    await place.shell(f"ln {_quoted(place, 'real/f')} {_quoted(place, 'hard')}")
     for name, old, new in (("soft", "a", "b"), ("far", "b", "c"), ("hard", "c", "d")):
         expect.fine(
             await place.edit(name, old, new), f"Edited {place.at(name)}: 1 replacement at line 1."
@@ -201,7 +211,7 @@ async def follows_links(place: Place) -> None:
         for each in ("real/f", "soft", "far", "hard"):
             expect.equal(await place.content(each), new.encode() + b"\n", f"{each} afterwards")
     kinds = await place.shell(
-        f"cd {place.folder} && for n in soft far; do [ -L $n ] && echo link; done\n"
+        f"cd {shlex.quote(place.folder)} && for n in soft far; do [ -L $n ] && echo link; done\n"
         "[ hard -ef real/f ] && echo same"
     )
     expect.equal(kinds, "link\nlink\nsame\n", "links afterwards")
@@ -223,12 +233,12 @@ async def in_a_closed_folder(place: Place) -> None:
     place.require_permissions()
     await place.put("d/f", "a\nb\n")
     await place.make_folder("d")
-    await place.shell(f"chmod 555 {place.at('d')}")
+    await place.shell(f"chmod 555 {_quoted(place, 'd')}")
     try:
         expect.fine(await place.edit("d/f", "b", "c"))
         expect.equal(await place.content("d/f"), b"a\nc\n", "the file afterwards")
     finally:
-        await place.shell(f"chmod 755 {place.at('d')}")
+        await place.shell(f"chmod 755 {_quoted(place, 'd')}")
 
 
 @rule("edit.overlapping-places", cases=["E12", "D1"])
@@ -262,7 +272,7 @@ async def parallel_edits_through_names(place: Place) -> None:
     await place.put("d/f", "".join(f"<{number}>\n" for number in range(PARALLEL)))
     await place.link("soft", "d/f")
     await place.link("folder", "d")
-    await place.shell(f"ln {place.at('d/f')} {place.at('hard')}")
+    await place.shell(f"ln {_quoted(place, 'd/f')} {_quoted(place, 'hard')}")
     names = ("d/f", "soft", "hard", "folder/f", "d/../d/./f", "d//f")
     edits = [place.edit(names[n % len(names)], f"<{n}>", f"[{n}]") for n in range(PARALLEL)]
     for result in await asyncio.gather(*edits):
@@ -327,7 +337,8 @@ async def largest_file(place: Place) -> None:
 
 
 async def _grow(place: Place, name: str, size: int) -> None:
-    await place.shell(f"dd if=/dev/zero of={place.at(name)} bs=1 count=0 seek={size} 2>/dev/null")
+    path = _quoted(place, name)
+    await place.shell(f"dd if=/dev/zero of={path} bs=1 count=0 seek={size} 2>/dev/null")
 
 
 @rule("edit.both-forms-are-one-call", cases=["contract 2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 from functools import cache
 from typing import Final
 
@@ -221,7 +222,7 @@ async def names_not_utf8(place: Place) -> None:
     """A file whose name is not UTF-8 is found, its bytes shown as \\xNN"""
     await place.make_folder()
     await place.shell(
-        f"cd '{place.folder}' && echo hit > \"$(printf 'caf\\351')\" && "
+        f"cd {shlex.quote(place.folder)} && echo hit > \"$(printf 'caf\\351')\" && "
         "mkdir \"$(printf 'd\\377')\" && echo hit > \"$(printf 'd\\377/f')\""
     )
     found = await place.grep("hit")

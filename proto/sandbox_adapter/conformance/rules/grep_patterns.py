@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from sandbox_adapter.conformance import expect
@@ -163,7 +164,8 @@ async def include_with_slash(place: Place) -> None:
     await place.put("src/a.py", "hit\n")
     for include in ("src/*.py", "src/**/*.py", "src/*.{py,js}"):
         name = include.rpartition("/")[2]
-        trees.refused(await place.grep("hit", include=include), f'"{place.at("src")}"', f'"{name}"')
+        path = json.dumps(place.at("src"), ensure_ascii=False)
+        trees.refused(await place.grep("hit", include=include), path, f'"{name}"')
     found = trees.rows(await place.grep("hit", "src", include="*.py"))
     expect.equal(found, [(place.at("src/a.py"), 1, "hit")], "rows of the call that is spelt")
 

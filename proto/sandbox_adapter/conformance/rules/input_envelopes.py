@@ -7,6 +7,7 @@ is a recorded result.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -19,6 +20,7 @@ from sandbox_adapter.conformance.rule import SIX_TOOLS, Rule, rule
 from sandbox_adapter.conformance.rules.inputs import (
     REFUSAL_CHARS_MAX,
     arguments,
+    in_json,
     refused,
     untouched,
 )
@@ -34,7 +36,8 @@ class Text:
     name: str
     json: str
     verdict: Verdict = "envelope"
-    """`either`: it has no canonical form (RFC 8785), so the envelope's fault or a field's."""
+    """`either`: the envelope's fault or a field's. It has no canonical form (RFC 8785), or is
+    a number that some readers of JSON take (NaN, Infinity)."""
     tool: str = "write"
 
 
@@ -57,7 +60,7 @@ TEXTS: Final = (
     Text("unknown-escape", '{"path": "$DIR/f", "content": "\\q"}'),
     Text("short-escape", '{"path": "$DIR/f", "content": "\\u12"}'),
     Text("python", '{"path": "$DIR/f", "content": None}'),
-    Text("shell", "echo changed > $DIR/f"),
+    Text("shell", "echo changed > $QDIR/f"),
     Text("list", '[{"path": "$DIR/f", "content": "changed"}]'),
     Text("pairs", '[["path", "$DIR/f"], ["content", "changed"]]'),
     Text("a-text", '"$DIR/f"'),
@@ -65,9 +68,11 @@ TEXTS: Final = (
     Text("a-number", "7"),
     Text("null", "null"),
     Text("true", "true"),
-    Text("nan", '{"command": "echo changed > $DIR/f", "timeout": NaN}', tool="bash"),
-    Text("infinity", '{"command": "echo changed > $DIR/f", "timeout": Infinity}', tool="bash"),
-    Text("minus-infinity", '{"command": "a", "timeout": -Infinity}', tool="bash"),
+    Text("nan", '{"command": "echo changed > $QDIR/f", "timeout": NaN}', "either", "bash"),
+    Text(
+        "infinity", '{"command": "echo changed > $QDIR/f", "timeout": Infinity}', "either", "bash"
+    ),
+    Text("minus-infinity", '{"command": "a", "timeout": -Infinity}', "either", "bash"),
     Text("leading-zero", '{"path": "$DIR/f", "offset": 02}', tool="read"),
     Text("hexadecimal", '{"path": "$DIR/f", "offset": 0x2}', tool="read"),
     Text("plus-sign", '{"path": "$DIR/f", "offset": +2}', tool="read"),
@@ -111,14 +116,16 @@ def _rules() -> Iterator[Rule]:
 def _rule(text: Text) -> Rule:
     async def check(place: Place) -> None:
         async with untouched(place) as inner:
-            json = text.json.replace("$DIR", inner.folder)
+            spelled = in_json(text.json, inner.folder)
             if text.verdict == "envelope":
-                await _bad_envelope(place, text.tool, json)
+                await _bad_envelope(place, text.tool, spelled)
                 return
             try:
-                refused(await place.call_json(text.tool, json), ("INVALID_INPUT",))
+                result = place.with_shell(await place.call_json(text.tool, spelled))
             except errors.InvalidRequest as error:
                 _sound(error)
+            else:
+                refused(result, ("INVALID_INPUT",))
 
     outcome = "fails the request" if text.verdict == "envelope" else "is refused"
     return Rule(
@@ -130,11 +137,11 @@ def _rule(text: Text) -> Rule:
     )
 
 
-async def _bad_envelope(place: Place, tool: str, json: str) -> None:
+async def _bad_envelope(place: Place, tool: str, text: str) -> None:
     """The request fails, and its call was never seen."""
     call_id = "envelope-" + place.folder.rpartition("/")[2]
     try:
-        answer = await place.client.call_json(place.session_id, tool, json, call_id=call_id)
+        answer = await place.client.call_json(place.session_id, tool, text, call_id=call_id)
     except errors.AdapterError as error:
         _sound(error)
     else:
@@ -156,15 +163,17 @@ def _sound(error: errors.AdapterError) -> None:
 
 @rule("inputs.json-depth", cases=["contract 4", "contract 5"])
 async def json_depth(place: Place) -> None:
-    """As deep as announced is an input with a bad field; deeper is no input."""
-    bound = place.target.limits.input_depth_max
-    expect.holds(bound > 0, "no bound is announced for the depth of an input")
+    """Nesting below the announced depth is an input with a bad field; beyond it, no input."""
+    bound = place.bound("input_depth_max")
     for opening, closing in (("[", "]"), ('{"a":', "}")):
-        # The object around it is one level of its own.
-        inner = opening * (bound - 1) + "1" * (opening != "[") + closing * (bound - 1)
+        # One level to either side of the bound: whether the object around counts is not judged.
+        below, beyond = (
+            f'{{"path": {opening * depth}{"1" * (opening != "[")}{closing * depth}}}'
+            for depth in (bound - 2, bound + 1)
+        )
         async with untouched(place):
-            refused(await place.call_json("read", f'{{"path": {inner}}}'), ("INVALID_INPUT",))
-            await _bad_envelope(place, "read", f'{{"path": [{inner}]}}')
+            refused(await place.call_json("read", below), ("INVALID_INPUT",))
+            await _bad_envelope(place, "read", beyond)
 
 
 @rule("inputs.json-brackets-in-texts", cases=["contract 4"])
@@ -179,10 +188,11 @@ async def json_brackets_in_texts(place: Place) -> None:
 async def json_odd_and_valid(place: Place) -> None:
     """White space, escapes and the order of names change nothing of what an input says."""
     path = place.at("f")
-    slashed, escaped = path.replace("/", "\\/"), "".join(f"\\u{ord(char):04x}" for char in path)
+    spelled = json.dumps(path)
+    slashed, escaped = spelled.replace("/", "\\/"), "".join(f"\\u{ord(char):04x}" for char in path)
     for text in (
-        f' \r\n\t{{ "content"\n:\t"a\\n" , "path" : "{path}" }} \n',
-        f'{{"path":"{slashed}","content":"a\\u000A"}}',
+        f' \r\n\t{{ "content"\n:\t"a\\n" , "path" : {spelled} }} \n',
+        f'{{"path":{slashed},"content":"a\\u000A"}}',
         f'{{"\\u0070ath":"{escaped}","content":"\\u0061\\n"}}',
     ):
         await place.put("f", "before\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -37,13 +38,6 @@ TYPED: Final[Mapping[str, type[TypedInput]]] = {
 }
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_ADVICE: Final = re.compile(
-    r"\b(add|ask|check|choose|copy|correct|fields are|fix|give|leave|must|narrow|need|pass|pick|"
-    r"point|put|remove|rename|replace|search|select|send|set|should|shorten|shorter|specify|split|"
-    r"try|use|wait)\b",
-    re.IGNORECASE,
-)
-"""Words of which one stands in whatever says what to do; none is said of what went wrong."""
 _OF_SEVERAL_LINES: Final = {"FILE_NOT_FOUND", "INVALID_PATTERN", "NO_MATCH"}
 """Reasons whose text may quote an engine, a file, or near names on lines of their own."""
 
@@ -67,17 +61,6 @@ def refused(result: tool_pb2.ToolResult, reasons: Collection[str], *names: str) 
         expect.holds("\n" not in text, f"more than one line: {expect.shown(text)}")
 
 
-def advises(result: tool_pb2.ToolResult, path: str = "") -> None:
-    """A refusal says what can be done next, in whatever words (contract.md 9)."""
-    expect.holds(result.is_error, f"not refused: {expect.shown(result.text)}")
-    if expect.reason_of(result) == "FILE_NOT_FOUND":
-        return
-    # "Cannot search X" says what went wrong, and so may a path.
-    words = result.text.removeprefix("Cannot search").replace(path, "") if path else result.text
-    found = _ADVICE.search(words)
-    expect.holds(found is not None, f"it does not say what to do: {expect.shown(result.text)}")
-
-
 @asynccontextmanager
 async def untouched(place: Place) -> AsyncIterator[Place]:
     """A folder with a file `f`, in which the block must change nothing.
@@ -99,9 +82,6 @@ def _rules() -> Iterator[Rule]:
             values += table.ABSENT
         for value in values:
             yield _rule(field, value)
-
-    for tool in TYPED:
-        yield _advice_rule(tool)
 
 
 def _rule(field: Field, value: Value) -> Rule:
@@ -139,25 +119,6 @@ async def _judge(place: Place, field: Field, value: Value, *, typed: bool) -> No
             expect.holds(not await outside.exists(name), f"the value became the file {name}")
 
 
-def _advice_rule(tool: str) -> Rule:
-    async def check(place: Place) -> None:
-        for field in table.FIELDS:
-            values = [*table.OF_KIND[field.kind], *table.OF_FIELD.get((tool, field.name), ())]
-            for value in values:
-                if field.tool == tool and value.times < table.BIG_CHARS and value.json is not None:
-                    if table.TAKEN in value.reasons:
-                        continue
-                    advises(await _sent(place, field, value, typed=False))
-
-    return Rule(
-        id=f"inputs.{tool}-fields-advise",
-        title=f"{tool} says of each bad field what can be done next",
-        check=check,
-        cases=("contract 9",),
-        needs=frozenset({SIX_TOOLS}),
-    )
-
-
 async def _sent(place: Place, field: Field, value: Value, *, typed: bool) -> tool_pb2.ToolResult:
     if typed:
         result = await place.call_typed(_message(place, field, value))
@@ -174,12 +135,12 @@ def _json(place: Place, field: Field, value: Value) -> str:
     if bad == table.MISSING:
         del parts[field.name]
     text = ", ".join(f'"{name}": {part}' for name, part in parts.items())
-    return "{" + text.replace("$DIR", place.folder) + "}"
+    return "{" + in_json(text, place.folder) + "}"
 
 
 def _message(place: Place, field: Field, value: Value) -> TypedInput:
     """The same in the typed form."""
-    good = json.dumps(table.GOOD[field.tool]).replace("$DIR", place.folder)
+    good = in_json(json.dumps(table.GOOD[field.tool]), place.folder)
     message = TYPED[field.tool]()
     json_format.Parse(good, message)
     bad = value.typed
@@ -187,6 +148,12 @@ def _message(place: Place, field: Field, value: Value) -> TypedInput:
         bad = _spelled(bad, value, field).replace("$DIR", place.folder)
     setattr(message, proto_name(message, field.name), bad)
     return message
+
+
+def in_json(text: str, folder: str) -> str:
+    """JSON text with the folder's path for `$DIR`, and with its quoted form for `$QDIR`."""
+    quoted, plain = json.dumps(shlex.quote(folder))[1:-1], json.dumps(folder)[1:-1]
+    return text.replace("$QDIR", quoted).replace("$DIR", plain)
 
 
 def _spelled(text: str, value: Value, field: Field) -> str:
@@ -208,7 +175,7 @@ def _kebab(name: str) -> str:
 
 def arguments(place: Place, tool: str, **changed: Any) -> dict[str, Any]:
     """The good input of a tool with some fields changed."""
-    text = json.dumps(dict(table.GOOD[tool])).replace("$DIR", place.folder)
+    text = in_json(json.dumps(dict(table.GOOD[tool])), place.folder)
     return {**json.loads(text), **changed}
 
 

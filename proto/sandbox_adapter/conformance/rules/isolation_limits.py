@@ -6,6 +6,7 @@ Each runs as those of `isolation`, and only where a limit stops the attack in ti
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from typing import Final
 
@@ -41,6 +42,7 @@ def bound(place: Place, name: str, most: int) -> int:
 @rule("isolation.fork-bomb", cases=["B41", "B6", "security S6"], harmful=True, timeout_s=LONG_S)
 async def fork_bomb(place: Place) -> None:
     """A fork bomb ends with its timeout, all of it, and is no success."""
+    await place.require("sleep")
     bound(place, "pids", 100_000)
     before = await _processes(place)
     # What doubles dies of its own greed where a fork fails; what sleeps, deaf to TERM, stays.
@@ -58,6 +60,7 @@ async def fork_bomb(place: Place) -> None:
 )
 async def fork_bomb_left_behind(place: Place) -> None:
     """A bomb that outlives its call does not keep the session from answering for good."""
+    await place.require("sleep")
     bound(place, "pids", 100_000)
     await attack(place, "b() { b | b & }; b >/dev/null 2>&1 & sleep 1", 10)
     # A timeout beside it ends what cannot be traced to any call.
@@ -70,6 +73,7 @@ async def fork_bomb_left_behind(place: Place) -> None:
 )
 async def deletion_beside_a_bomb(place: Place) -> None:
     """A session whose processes multiply can be deleted, and its running call says why."""
+    await place.require("sleep")
     bound(place, "pids", 100_000)
     async with place.target.session() as session:
         other = Place(place.target, session, place.folder)
@@ -95,6 +99,7 @@ async def deletion_beside_a_bomb(place: Place) -> None:
 )
 async def spinners_starve_nobody(place: Place) -> None:
     """A hundred busy loops leave the session time to answer."""
+    await place.require("mkfifo")
     # They wait for a line each, so that the first do not starve the shell that starts the rest.
     spin = (
         "mkfifo /tmp/go && exec 3<>/tmp/go || exit 3; i=0; go=; while [ $i -lt 100 ]; do "
@@ -128,6 +133,7 @@ async def zombies_are_reaped(place: Place) -> None:
 @rule("isolation.zombies-of-a-sleeper", cases=["B11", "security S6", "sandbox 57"], harmful=True)
 async def zombies_of_a_sleeper(place: Place) -> None:
     """Zombies that their own parent keeps fill no more than what ends with it."""
+    await place.require("sleep")
     pids = bound(place, "pids", 100_000)
     count = min(200, pids // 3)
     script = (
@@ -174,10 +180,13 @@ async def _processes(place: Place) -> int:
 )
 async def memory_hog(place: Place) -> None:
     """A command that takes all memory has no success; calls beside it go on or are lost with it."""
+    await place.require("sleep")
     bound(place, "memory_bytes", 8192 * MIB)
     await attack(place, "true")
     await place.make_folder()
-    script = f"cd '{place.folder}'; : > begun; until [ -e over ]; do sleep 1; done; echo end"
+    script = (
+        f"cd {shlex.quote(place.folder)}; : > begun; until [ -e over ]; do sleep 1; done; echo end"
+    )
     beside = asyncio.ensure_future(attack(place, script, 90))
     await place.until_made("begun", beside)
     result = await attack(place, HOG, 60)
@@ -214,6 +223,7 @@ async def out_of_memory_is_named(place: Place) -> None:
 async def full_tmp(place: Place) -> None:
     """With `/tmp` full, commands run, long output is cut as ever, and room can be made."""
     bound(place, "tmp_bytes", 4096 * MIB)
+    await place.require("cat", "seq", "head")
     filled = await attack(place, "cat /dev/zero > /tmp/fill", 60)
     no_success(filled)
     result = await place.bash("seq 1 2500")
@@ -229,6 +239,7 @@ async def full_tmp(place: Place) -> None:
 @rule("isolation.tmp-taken-away", cases=["B25", "sandbox 33"], harmful=True)
 async def tmp_taken_away(place: Place) -> None:
     """Deleting everything in `/tmp` costs no call its output."""
+    await place.require("seq", "rm", "chmod")
     await place.bash("seq 1 30000 >/dev/null; seq 1 2500")
     await place.bash("rm -rf /tmp/* /tmp/.[!.]* 2>/dev/null; chmod 0 /tmp 2>/dev/null; true")
     result = await place.bash("seq 1 2500")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Final
 
@@ -221,11 +223,11 @@ async def programs_are_binary(place: Place) -> None:
 @rule("read.not-a-number", cases=["R5"])
 async def not_a_number(place: Place) -> None:
     """NaN and infinity are no line numbers: refused, never taken as some line."""
-    path = await place.put("f", "a\nb\n")
+    path = json.dumps(await place.put("f", "a\nb\n"))
     for field in ("offset", "limit"):
         for value in ("NaN", "Infinity", "-Infinity", "1e999"):
             try:
-                result = await place.call_json("read", f'{{"path": "{path}", "{field}": {value}}}')
+                result = await place.call_json("read", f'{{"path": {path}, "{field}": {value}}}')
             except errors.InvalidRequest:
                 # They are no JSON; an adapter may refuse the envelope.
                 continue
@@ -308,7 +310,7 @@ async def great_file(place: Place) -> None:
     blocks = GREAT_BYTES // (1024 * 1024)
     # A hole costs no disk; the 8 KB that are looked at for NUL are text.
     await place.shell(
-        f"cd '{place.folder}' && dd if=/dev/null of=f bs=1048576 seek={blocks} && "
+        f"cd {shlex.quote(place.folder)} && dd if=/dev/null of=f bs=1048576 seek={blocks} && "
         "printf '\\nend\\n' >> f"
     )
     result = expect.fine(await place.read("f", limit=1))

@@ -10,14 +10,14 @@ from google.protobuf.duration_pb2 import Duration
 from sandbox_adapter import errors
 from sandbox_adapter.client import new_id
 from sandbox_adapter.conformance import expect
-from sandbox_adapter.conformance.outcome import Broken
+from sandbox_adapter.conformance.outcome import Broken, Uncheckable
 from sandbox_adapter.conformance.place import Place
 from sandbox_adapter.conformance.rule import ISOLATED, SIX_TOOLS, rule
 from sandbox_adapter.v1 import session_pb2
 
+CENTURY_S: Final = 100 * 365 * 86_400.0
+"""A lifetime that hardly any profile allows."""
 BAD_IDS: Final = ("-a", ".a", "a b", "a/b", "a\n", "é", "a" * 65, "a\0b", "_a")
-END_S: Final = 40.0
-"""Time in which a session whose time is over must be gone."""
 
 
 @rule("sessions.echoes-what-is-in-force", cases=["contract 3"], needs=())
@@ -99,7 +99,7 @@ async def refuses_bad_ids(place: Place) -> None:
     for bad in BAD_IDS:
         request = session_pb2.CreateSessionRequest(session_id=bad, profile=place.target.profile)
         try:
-            with expect.fails("INVALID_ARGUMENT", "INVALID_ENVELOPE"):
+            with expect.fails("INVALID_ARGUMENT", "INVALID_ENVELOPE", field="session_id"):
                 await place.target.send(place.target.sessions.CreateSession, request)
         except Broken as broken:
             raise Broken(f"id {expect.shown(bad)}: {broken}") from None
@@ -114,9 +114,8 @@ async def refuses_unknown_profiles(place: Place) -> None:
 
 @rule("sessions.unknown-everywhere", cases=["contract 4"], needs=())
 async def unknown_everywhere(place: Place) -> None:
-    """Every RPC answers NOT_FOUND for a session that is not there, with one text."""
+    """Every RPC answers NOT_FOUND for a session that is not there."""
     client, unknown = place.client, new_id("never")
-    texts = set()
     requests = (
         client.get_session(unknown),
         client.update_session(unknown),
@@ -128,16 +127,11 @@ async def unknown_everywhere(place: Place) -> None:
     for request in requests:
         try:
             with expect.fails("NOT_FOUND", "SESSION_UNKNOWN"):
-                try:
-                    await request
-                except errors.AdapterError as error:
-                    texts.add(str(error).replace(unknown, "ID"))
-                    raise
+                await request
         except Broken:
             for other in requests:
                 other.close()
             raise
-    expect.equal(len(texts), 1, f"different texts ({texts})")
 
 
 @rule("sessions.deleted-stays-deleted", cases=["contract 2", "contract 3"])
@@ -166,6 +160,7 @@ async def deleted_stays_deleted(place: Place) -> None:
 @rule("sessions.delete-ends-calls", cases=["contract 3"])
 async def delete_ends_calls(place: Place) -> None:
     """Deletion ends what runs as CANCELLED, with the reason, and does not wait for it."""
+    await place.require("sleep")
     async with place.target.session() as session:
         own = Place(place.target, session, session.effective.working_directory)
         running = asyncio.create_task(own.bash("echo begun > begun; sleep 300"))
@@ -174,40 +169,6 @@ async def delete_ends_calls(place: Place) -> None:
         result = await running
         expect.ending_is(result, "CANCELLED")
         expect.equal(expect.reason_of(result), "CANCELLED_BY_DELETE", "reason")
-
-
-@rule("sessions.lifetime-ends-calls", cases=["contract 3"])
-async def lifetime_ends_calls(place: Place) -> None:
-    """The end of the lifetime ends a running call and deletes the session."""
-    async with place.target.session(max_lifetime_s=3.0) as session:
-        own = Place(place.target, session, session.effective.working_directory)
-        result = await own.bash("sleep 300")
-        expect.ending_is(result, "CANCELLED")
-        expect.equal(expect.reason_of(result), "CANCELLED_BY_EXPIRY", "reason")
-        await _until_deleted(place, session.session_id)
-
-
-@rule("sessions.idle-ones-expire", cases=["contract 3"], needs=())
-async def idle_ones_expire(place: Place) -> None:
-    """A session that nobody uses is deleted when its idle timeout is over; looking is no use."""
-    async with place.target.session(idle_timeout_s=1.0) as session:
-        expect.equal(session.idle_timeout, Duration(seconds=1), "idle timeout")
-        await _until_deleted(place, session.session_id)
-
-
-@rule("sessions.running-calls-hold-off-idle-expiry", cases=["contract 3"])
-async def running_calls_hold_off_idle_expiry(place: Place) -> None:
-    """A running call holds off idle expiry."""
-    async with place.target.session(idle_timeout_s=1.0) as session:
-        own = Place(place.target, session, session.effective.working_directory)
-        script = ": > begun; until [ -e over ]; do sleep 1; done; echo done"
-        running = asyncio.create_task(own.bash(script))
-        await own.until_made("begun", running)
-        # Used later than the one whose call runs: once it is gone, that one's time was over.
-        async with place.target.session(idle_timeout_s=1.0) as unused:
-            await _until_deleted(place, unused.session_id)
-        expect.fine(await own.write("over", ""))
-        expect.exited(await running, 0, "done\n")
 
 
 @rule("sessions.list-in-pages", cases=["contract 3"], needs=())
@@ -243,11 +204,14 @@ async def update(place: Place) -> None:
         )
         expect.equal(dict(changed.labels), {"b": "2", "c": "3"}, "labels")
         expect.equal(changed.idle_timeout, Duration(seconds=77), "idle timeout")
-        again = await client.update_session(session.session_id)
-        expect.holds(
-            again.idle_expires_at.ToNanoseconds() > changed.idle_expires_at.ToNanoseconds(),
-            "a keep-alive did not move idle_expires_at",
-        )
+        # More than one, in case the adapter's clock is coarse.
+        before = changed.idle_expires_at.ToNanoseconds()
+        for _ in range(50):
+            again = await client.update_session(session.session_id)
+            if again.idle_expires_at.ToNanoseconds() > before:
+                return
+            await asyncio.sleep(0.2)
+        raise Broken("keep-alives do not move idle_expires_at")
 
 
 @rule("sessions.epochs-fence", cases=["contract 2"])
@@ -261,6 +225,7 @@ async def epochs_fence(place: Place) -> None:
             await client.update_session(sid, epoch=6, labels={"x": "y"})
         with expect.fails("ABORTED", "EPOCH_STALE"):
             await client.call_tool(sid, "write", {"path": "f", "content": "x"}, epoch=0)
+        await client.call_tool(sid, "glob", {"pattern": "f"}, call_id="c")
         with expect.fails("ABORTED", "EPOCH_STALE"):
             await client.cancel_call(sid, "c", epoch=1)
         with expect.fails("ABORTED", "EPOCH_STALE"):
@@ -287,8 +252,10 @@ async def give_their_environment(place: Place) -> None:
 @rule("sessions.refuses-bad-environments", cases=["contract 4"], needs=())
 async def refuses_bad_environments(place: Place) -> None:
     """Names that are none, NUL, and more than the announced bound are refused."""
-    most = place.target.limits.env_bytes_max or 64 * 1024
-    for env in ({"A-B": "1"}, {"1A": "1"}, {"": "1"}, {"A": "x\0y"}, {"A": "x" * (most + 1)}):
+    bad = [{"A-B": "1"}, {"1A": "1"}, {"": "1"}, {"A": "x\0y"}]
+    if most := place.target.limits.env_bytes_max:
+        bad.append({"A": "x" * (most + 1)})
+    for env in bad:
         with expect.fails("INVALID_ARGUMENT", "INVALID_ENVELOPE"):
             await place.client.create_session(profile=place.target.profile, env=env)
 
@@ -296,24 +263,46 @@ async def refuses_bad_environments(place: Place) -> None:
 @rule("sessions.refuses-bad-labels", cases=["contract 4"], needs=())
 async def refuses_bad_labels(place: Place) -> None:
     """Labels over their bounds are refused."""
-    many = {f"k{number}": "v" for number in range(33)}
-    for labels in (many, {"k" * 64: "v"}, {"k": "v" * 256}):
+    limits = place.target.limits
+    bad = []
+    if limits.labels_max:
+        bad.append({f"k{number}": "v" for number in range(limits.labels_max + 1)})
+    if limits.label_key_chars_max:
+        bad.append({"k" * (limits.label_key_chars_max + 1): "v"})
+    if limits.label_value_chars_max:
+        bad.append({"k": "v" * (limits.label_value_chars_max + 1)})
+    if not bad:
+        raise Uncheckable("the adapter bounds no labels")
+    for labels in bad:
         with expect.fails("INVALID_ARGUMENT", "INVALID_ENVELOPE"):
             await place.client.create_session(profile=place.target.profile, labels=labels)
 
 
 @rule("sessions.overrides-stay-in-the-profile", cases=["contract 3"], needs=())
 async def overrides_stay_in_the_profile(place: Place) -> None:
-    """An override outside what the profile allows is refused; a negative one is malformed."""
+    """An override is in force or refused, never mended; a negative one is malformed."""
     client, profile = place.client, place.target.profile
-    with expect.fails("PERMISSION_DENIED", "PROFILE_FORBIDS"):
-        await client.create_session(profile=profile, max_lifetime_s=100 * 365 * 86_400.0)
+    try:
+        async with place.target.session(max_lifetime_s=CENTURY_S) as session:
+            created, expires = session.created_at.ToSeconds(), session.expires_at.ToSeconds()
+            expect.holds(abs(expires - created - CENTURY_S) < 60, "the lifetime was reduced")
+    except errors.AdapterError as error:
+        _forbidden(error)
     for seconds in (-1.0, 0.0):
         with expect.fails("INVALID_ARGUMENT", "INVALID_ENVELOPE"):
             await client.create_session(profile=profile, idle_timeout_s=seconds)
     huge = session_pb2.Resources(memory_bytes=2**60)
+    try:
+        async with place.target.session(resources=huge) as session:
+            given = session.effective.resources.memory_bytes
+            expect.equal(given, huge.memory_bytes, "memory in force")
+    except errors.AdapterError as error:
+        _forbidden(error)
+
+
+def _forbidden(error: errors.AdapterError) -> None:
     with expect.fails("PERMISSION_DENIED", "PROFILE_FORBIDS"):
-        await client.create_session(profile=profile, resources=huge)
+        raise error
 
 
 @rule("sessions.do-not-share-files", cases=["contract 3"], needs=(ISOLATED, SIX_TOOLS))
@@ -326,13 +315,3 @@ async def do_not_share_files(place: Place) -> None:
                 continue
             answer = await place.client.call_tool(other.session_id, "read", {"path": path})
             expect.refused(answer.result, "FILE_NOT_FOUND")
-
-
-async def _until_deleted(place: Place, session_id: str) -> None:
-    async with asyncio.timeout(END_S):
-        while True:
-            try:
-                await place.client.get_session(session_id)
-            except errors.SessionDeleted:
-                return
-            await asyncio.sleep(0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,7 +37,7 @@ async def numbered(place: Place, folder: str, count: int, content: str) -> None:
     await place.make_folder(folder)
     try:
         await place.shell(
-            f"cd '{place.at(folder)}' || exit 1\n"
+            f"cd {shlex.quote(place.at(folder))} || exit 1\n"
             f"i={count}; while [ $i -gt 0 ]; do n=0000$i; n=${{n#${{n%????}}}}\n"
             f"echo '{content}' > f$n || exit 1; i=$((i-1)); done"
         )

@@ -277,7 +277,7 @@ async def _settled(place: Place, call_id: str) -> tool_pb2.CallState:
 @rule("write.largest-content", cases=["W22", "W16", "contract 5"])
 async def largest_content(place: Place) -> None:
     """A content of the greatest size that is announced is written, in either form."""
-    most = place.target.limits.write_bytes_max
+    most = place.bound("write_bytes_max")
     line = "0123456789abcde\n"
     content = (line * (most // len(line) + 1))[:most]
     path = place.at("f")
@@ -302,7 +302,7 @@ async def _has(place: Place, content: str) -> None:
 async def content_too_large(place: Place) -> None:
     """One byte more than is announced is refused as too large, and the old content stays."""
     await place.put("f", "old\n")
-    most = place.target.limits.write_bytes_max
+    most = place.bound("write_bytes_max")
     wide = "é" * (most // 2) + "x" * (most % 2 + 1)
     result = expect.refused(await place.write("f", wide), "FILE_TOO_LARGE")
     expect.says(result.text, str(most))
