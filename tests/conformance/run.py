@@ -51,7 +51,7 @@ def _judge(kind: Kind, console: Console, table: Table) -> bool:
     """Runs one kind and adds its row. Whether it is as it should be; what breaks is said."""
     begun = time.monotonic()
     try:
-        with console.status(f"{kind.name}: {kind.about}"):
+        with console.status(Text(f"{kind.name}: {kind.about}")):
             run = _run(kind)
     except pytest.skip.Exception as skipped:
         console.print(f"{kind.name}: skipped: {skipped}", style="yellow", soft_wrap=True)
