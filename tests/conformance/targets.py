@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pytest
-from _pytest.mark import ParameterSet
-
 from sandboxd.config import GVISOR_PIDS_MIN
 from tests.conformance.kit import KitRun, Unjudged, run_kit
 from tests.images.recipes import image
@@ -59,9 +56,8 @@ _ONE: Final = (
     Unjudged("/etc/hosts is no mount of its own", 1),
     Unjudged("the sandbox has a shell", 1),
     Unjudged("the working directory cannot be removed", 1),
-    Unjudged("the sandbox shows no zombie of a parent that does not wait", 1),
 )
-"""Rules about one special thing each, which sandboxes of this daemon may not have or show."""
+"""Rules about one special thing each, which no sandbox of this daemon has."""
 _NOT_ROOT: Final = (*_ONE, Unjudged("the tools do not run as root", 1))
 _PERMISSIONS: Final = Unjudged("the tools run as root, whom permission bits do not stop", 26)
 _CHOWN: Final = Unjudged("a fixture could not be made: .*chown: .*Operation not permitted.*", 1)
@@ -137,24 +133,6 @@ KINDS: Final = (
 )
 
 
-# Two halves of about the same length, so that two files of tests can run beside each other.
-FIRST_KINDS: Final = tuple(kind for kind in KINDS if kind.name not in ("gvisor", "local", "grep"))
-OTHER_KINDS: Final = tuple(kind for kind in KINDS if kind not in FIRST_KINDS)
-
-
 def unjudged_of(name: str) -> tuple[Unjudged, ...]:
     """What the kit may leave unjudged on the kind of this name."""
     return next(kind.unjudged for kind in KINDS if kind.name == name)
-
-
-def param(kind: Kind) -> ParameterSet:
-    """The kind as a parameter of a test; those in containers need the engine."""
-    marks = [pytest.mark.docker] if kind.backend == "docker" else []
-    return pytest.param(kind, id=kind.name, marks=marks)
-
-
-def assert_conforms(kind: Kind, folder: Path) -> None:
-    """Runs the kit: nothing fails, and nothing is left unjudged that was not foreseen."""
-    run = kind.judge(folder, kind.config())
-    assert run.code == 0, run.said
-    assert run.unforeseen(kind.unjudged) == [], run.said
