@@ -56,8 +56,9 @@ _ONE: Final = (
     Unjudged("/etc/hosts is no mount of its own", 1),
     Unjudged("the sandbox has a shell", 1),
     Unjudged("the working directory cannot be removed", 1),
+    Unjudged("the sandbox shows no zombie of a parent that does not wait", 1),
 )
-"""Rules about one special thing each, which no sandbox of this daemon has."""
+"""Rules about one special thing each, which sandboxes of this daemon may not have or show."""
 _NOT_ROOT: Final = (*_ONE, Unjudged("the tools do not run as root", 1))
 _PERMISSIONS: Final = Unjudged("the tools run as root, whom permission bits do not stop", 26)
 _CHOWN: Final = Unjudged("a fixture could not be made: .*chown: .*Operation not permitted.*", 1)
