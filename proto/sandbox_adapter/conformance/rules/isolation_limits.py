@@ -47,7 +47,9 @@ async def fork_bomb(place: Place) -> None:
     before = await _processes(place)
     # What doubles dies of its own greed where a fork fails; what sleeps, deaf to TERM, stays.
     sleepers = "( trap '' TERM; i=0; while [ $i -lt 20 ]; do sleep 1000 & i=$((i+1)); done )"
-    bomb = f"b() {{ b | b & }}; {sleepers}; b 2>/dev/null; while :; do sleep 1; done 2>/dev/null"
+    # The shell itself starts nothing more: one that may not fork ends, and its sleepers would be
+    # background jobs of a call that is over, which rightly stay.
+    bomb = f"b() {{ b | b & }}; {sleepers}; b 2>/dev/null; while :; do :; done"
     result = await attack(place, bomb, 2)
     no_success(result)
     await lives(place)
