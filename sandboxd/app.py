@@ -28,6 +28,7 @@ from sandboxd.metrics import Metrics, MetricsServer
 from sandboxd.rpc import address
 from sandboxd.rpc.adapter_service import AdapterService
 from sandboxd.rpc.file_service import FileService
+from sandboxd.rpc.process_service import ProcessService
 from sandboxd.rpc.server import Server, Services
 from sandboxd.rpc.session_service import SessionService
 from sandboxd.rpc.tool_service import ToolService
@@ -37,6 +38,8 @@ from sandboxd.sessions.ends import Ends
 from sandboxd.sessions.execution import Execution
 from sandboxd.sessions.ledger import Ledger
 from sandboxd.sessions.manager import SessionManager
+from sandboxd.sessions.process_table import ProcessTable
+from sandboxd.sessions.processes import Processes
 from sandboxd.sessions.records import EndCause
 from sandboxd.sessions.session_table import SessionTable
 from sandboxd.sessions.starts import Starts
@@ -96,10 +99,11 @@ async def serve(settings: Settings, announce: Announce, warn: Announce) -> int:
         store = Store(settings.state_dir)
         await store.open()
         ending.push_async_callback(store.close)
-        backend = build_backend(settings, metrics)
+        boot_id = f"b{uuid.uuid4().hex}"
+        backend = build_backend(settings, metrics, boot_id)
         ending.push_async_callback(backend.stop)
         await backend.start()
-        parts = build(settings, metrics, store, backend, six_tools(settings.bash))
+        parts = build(settings, metrics, store, backend, six_tools(settings.bash), boot_id)
         ending.push_async_callback(_let_go, parts)
         await parts.sweeper.recover()
         ending.push_async_callback(_stop_server, parts.server, signals)
@@ -117,40 +121,48 @@ async def serve(settings: Settings, announce: Announce, warn: Announce) -> int:
 
 
 def build(
-    settings: Settings, metrics: Metrics, store: Store, backend: Backend, tools: Registry
+    settings: Settings,
+    metrics: Metrics,
+    store: Store,
+    backend: Backend,
+    tools: Registry,
+    boot_id: str,
 ) -> Parts:
-    """Joins the rooms above a backend whose store is open."""
-    boot_id = f"b{uuid.uuid4().hex}"
+    """Joins the rooms above a backend whose store is open. `boot_id` names this run."""
     table = SessionTable(store)
     ledger = Ledger(store, result_bytes_max=limits.RESULT_BYTES_MAX, rows_max=limits.CALL_ROWS_MAX)
     directory = Directory(table, metrics, settings.sessions_max)
-    starts = Starts(backend, table, directory, metrics, settings.creates_parallel_max)
-    ends = Ends(backend, table, ledger, directory, metrics)
-    manager = SessionManager(settings, table, directory, starts, ends, metrics, store.digest_key)
     execution = Execution(ledger, tools, metrics)
     calls = Calls(directory, ledger, tools, execution, metrics, store.digest_key)
+    starts = Starts(
+        backend, table, directory, metrics, settings.creates_parallel_max, calls.reconcile
+    )
+    process_table = ProcessTable(store)
+    ends = Ends(backend, table, ledger, process_table, directory, metrics)
+    manager = SessionManager(settings, table, directory, starts, ends, metrics, store.digest_key)
     sweeper = Sweeper(
-        backend, table, ledger, directory, starts, ends, metrics, settings.sweep_interval_s
+        backend, table, ledger, directory, calls, starts, ends, metrics, settings.sweep_interval_s
     )
     services = Services(
-        adapter=AdapterService(settings, backend, directory, boot_id, store.ledger_id),
+        adapter=AdapterService(settings, backend, directory, boot_id, lambda: store.ledger_id),
         session=SessionService(manager),
-        tool=ToolService(calls, tools, boot_id, store.ledger_id),
+        tool=ToolService(calls, tools, boot_id, lambda: store.ledger_id),
         file=FileService(Verbs(directory), metrics),
+        process=ProcessService(Processes(directory, process_table, store.digest_key)),
     )
     return Parts(directory, manager, calls, sweeper, Server(services, metrics))
 
 
-def build_backend(settings: Settings, metrics: Metrics) -> Backend:
+def build_backend(settings: Settings, metrics: Metrics, boot_id: str) -> Backend:
     """The backend that the settings name."""
     # Imported here, so that neither backend needs what only the other uses.
     if settings.backend == "local":
         from sandboxd.backends.local import LocalBackend
 
-        return LocalBackend(settings)
+        return LocalBackend(settings, boot_id)
     from sandboxd.backends.docker import DockerBackend
 
-    return DockerBackend(settings, metrics)
+    return DockerBackend(settings, metrics, boot_id)
 
 
 def _addresses(settings: Settings) -> tuple[address.Address, address.Address | None]:
@@ -189,9 +201,9 @@ async def _drain(settings: Settings, parts: Parts) -> None:
     parts.directory.draining = True
     parts.calls.withdraw_queued()
     delete = settings.on_shutdown == "delete"
-    late = await parts.calls.drain(settings.shutdown_grace_s, settle=not delete)
+    late = await parts.calls.drain(settings.shutdown_grace_s)
     if late:
-        _LOG.warning("calls outlived the grace period", calls=late)
+        _LOG.warning("calls outlived the grace period: the next daemon goes on", calls=late)
     creating = [live for live in parts.directory.all() if not live.created.done()]
     if creating:
         wait_s = max(0.0, end - time.monotonic())

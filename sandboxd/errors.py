@@ -17,6 +17,8 @@
     │   ├── IdConflict               ALREADY_EXISTS
     │   ├── EpochStale               ABORTED
     │   ├── VerbFault                the status that the reason gives
+    │   ├── ProcessUnknown           NOT_FOUND
+    │   ├── ProcessFault             FAILED_PRECONDITION, or NOT_FOUND by its reason
     │   ├── VerbSandboxLost          ABORTED
     │   ├── NotServed                UNIMPLEMENTED
     │   └── RetryLater               has a delay for RetryInfo
@@ -246,6 +248,28 @@ class VerbFault(CallerError):
         return _VERB_STATUS.get(self.reason, "FAILED_PRECONDITION")
 
 
+class ProcessUnknown(CallerError):
+    """The session has no such process."""
+
+    status = "NOT_FOUND"
+    reason = "PROCESS_UNKNOWN"
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(f"no process `{process_id}` in this session")
+
+
+class ProcessFault(CallerError):
+    """A process verb failed at what it was asked; process.proto gives the statuses."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+    @property
+    def status(self) -> str:  # type: ignore[override]
+        return "NOT_FOUND" if self.reason == "PROCESS_UNKNOWN" else "FAILED_PRECONDITION"
+
+
 class VerbSandboxLost(CallerError):
     """The sandbox ended while a verb ran; whether it had an effect is not known."""
 
@@ -300,7 +324,7 @@ class EngineDown(RetryLater):
     reason = "ENGINE_DOWN"
     retry_s = 5.0
 
-    def __init__(self, operator_text: str) -> None:
+    def __init__(self, operator_text: str = "") -> None:
         super().__init__("the container engine does not answer", operator_text)
 
 

@@ -80,6 +80,27 @@ UPLOAD_IDLE_S: Final = 60.0
 """Longest wait for the next message of a client's stream."""
 INPUT_DEPTH_MAX: Final = 32
 """Nesting of the JSON of a `CustomInput`; beyond it INVALID_ARGUMENT."""
+PROCESSES_MAX: Final = 64
+"""Processes of one session that run at the same time; the guest keeps it."""
+PROCESSES_ENDED_MAX: Final = 128
+"""Ended processes of a session that keep their output and are listed."""
+PROCESSES_RECORDED_MAX: Final = 4_096
+"""Processes of a session whose ids are known; beyond it no more are started."""
+PROCESS_OUTPUT_BYTES_MAX: Final = MIB
+"""Kept of each output of a process; older bytes are dropped and counted. The guest keeps it."""
+PROCESS_OUTPUT_TOTAL_BYTES_MAX: Final = 64 * MIB
+"""Kept of all of a session's processes; the oldest ended one's go first. The guest keeps it."""
+PROCESS_ARGUMENT_BYTES_MAX: Final = 64 * KIB
+"""Program and arguments of a process, with one byte for each end."""
+PROCESS_VERBS_MAX: Final = 256
+"""Process verbs of one session at a time, waits and readers included; beyond it
+RESOURCE_EXHAUSTED with RetryInfo."""
+PROCESS_INPUT_S: Final = 5.0
+"""Longest wait for a process to take its input."""
+PROCESS_WAIT_MAX_S: Final = 60.0
+"""Longest wait for a process to end; the caller asks again."""
+TERMINAL_CELLS_MAX: Final = 10_000
+"""Rows, or columns, of a terminal."""
 TOMBSTONE_RETENTION_S: Final = 24 * 3_600.0
 """How long the id of a deleted session is remembered."""
 ENV_BYTES_MAX: Final = 64 * KIB

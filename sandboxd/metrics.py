@@ -9,6 +9,7 @@ client or a session chose is ever a label (security S19).
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from typing import Final
 from wsgiref.simple_server import WSGIServer
@@ -122,6 +123,13 @@ class Metrics:
             "Calls to the engine that are over their deadline and still run.",
             registry=registry,
         )
+        self._engine_up = Gauge(
+            "sandboxd_engine_up",
+            "1 where the container engine answered when it was asked last, 0 where it did not, "
+            "NaN where it was never asked.",
+            registry=registry,
+        )
+        self._engine_up.set(math.nan)
         self._rpc_seconds = Histogram(
             "sandboxd_rpc_seconds",
             "Time of RPCs.",
@@ -184,6 +192,9 @@ class Metrics:
 
     def engine_stuck(self, count: int) -> None:
         self._engine_stuck.set(count)
+
+    def engine_up(self, *, up: bool) -> None:
+        self._engine_up.set(1 if up else 0)
 
     def rpc_ended(self, method: str, code: str, seconds: float) -> None:
         self._rpc_seconds.labels(method, code).observe(seconds)

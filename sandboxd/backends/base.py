@@ -24,6 +24,31 @@ class Reply:
     body: bytes = b""
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a guest says of calls as it connects; hostile until it met the ledger (security S7)."""
+
+    calls: frozenset[str] = frozenset()
+    """Ids of calls that run, or have ended and were not recorded as far as the guest knows.
+    No other call has been started and not recorded."""
+    sequence: int = 0
+    """The greatest number of a call that the guest has seen; see `Ledger.reserve`."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the kernel has counted against a sandbox's limits since it began (security S4)."""
+
+    oom_kills: int
+    """Processes killed for lack of memory."""
+    own_oom_kills: int
+    """Those of them in the guest's own cgroup, which commands may not share."""
+    forks_refused: int
+    memory_peak_bytes: int | None
+    """None, here and below: the kernel does not tell."""
+    pids_peak: int | None
+
+
 class Channel(Protocol):
     """What the tools and the file verbs need of a sandbox."""
 
@@ -41,6 +66,10 @@ class Channel(Protocol):
         `reply_bytes_max` bounds the reply's body; `timeout_s` is the time after
         which a missing reply means that the guest is dead, so it includes what
         the op itself may take. A caller that is cancelled leaves the op running.
+
+        A connection that is lost and comes back fails no request that belongs to a call
+        (`call_id` in `args`): the guest is asked for its answer again, or, where the call
+        never started, for the call. Ops in `protocol.REPEATABLE` are asked again.
 
         Raises `GuestFault` where the guest refuses, `SandboxLost` where the
         sandbox ends first or breaks the protocol.
@@ -99,6 +128,31 @@ class Sandbox(Channel, Protocol):
     lost: asyncio.Future[Exception]
     """Resolves once, with a `SandboxLost`, when the sandbox is of no use any more."""
 
+    report: Report
+    """What the guest said of calls when it connected last."""
+
+    on_report: Callable[[Report], None]
+    """Called with the report of each connection after the first. Set by the sessions."""
+
+    def recorded(self, call_id: str) -> None:
+        """The call's result is durable: the guest need not keep it any longer."""
+        ...
+
+    def counted(self) -> Counted | None:
+        """What the kernel has counted so far, seen from the host; None where it does not tell."""
+        ...
+
+    async def oom_victim(self) -> str:
+        """Name of the process that was killed last for lack of memory; empty if not known."""
+        ...
+
+    async def ended_by_oom(self) -> bool:
+        """Of a sandbox that is lost: whether its end was its first process's lack of memory.
+
+        Answers within two seconds, with false where it cannot be told.
+        """
+        ...
+
 
 class Backend(Protocol):
     """Makes, adopts and removes sandboxes on this worker."""
@@ -106,6 +160,8 @@ class Backend(Protocol):
     name: str
     isolated: bool
     """Whether code in a sandbox can harm neither the host nor another sandbox."""
+    tells_oom: bool
+    """Whether lack of memory is seen from the host (`Sandbox.counted`)."""
 
     async def start(self) -> None:
         """Checks that it can work at all. Raises `StartupError` with its exit code."""

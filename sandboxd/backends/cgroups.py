@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final
 
 SWEEP_REST_S: Final = 0.005
+COMMANDS: Final = "commands"
+"""Name of the child cgroup that commands run in, where there is one; see `command_cgroup`."""
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
 
@@ -33,18 +35,27 @@ class ContainerCgroup:
     def gone(self) -> bool:
         return not any(folder.exists() for folder in self.folders)
 
+    def with_file(self, name: str) -> Path | None:
+        """The folder that has a file of this name, which tells the controller and its version."""
+        return next((folder for folder in self.folders if (folder / name).exists()), None)
+
+    @property
+    def _with_children(self) -> list[Path]:
+        """Every folder that may hold processes, those within others first."""
+        return [folder / COMMANDS for folder in self.folders] + list(self.folders)
+
     def kill(self, deadline_s: float) -> bool:
         """SIGKILL to everything inside, until it is empty; whether it became so in time."""
         end = time.monotonic() + deadline_s
         while True:
-            for folder in self.folders:
+            for folder in self._with_children:
                 _write(folder / "cgroup.kill", b"1")
             pids = self.pids()
             if not pids:
                 return True
             for pid in pids:
                 self._kill_one(pid)
-            for folder in self.folders:
+            for folder in self._with_children:
                 # What is frozen dies only once it is thawed; killed first, it runs no more.
                 _write(folder / "freezer.state", b"THAWED")
                 _write(folder / "cgroup.freeze", b"0")
@@ -54,13 +65,13 @@ class ContainerCgroup:
 
     def remove_empty(self) -> None:
         """Removes folders without processes, which a runtime leaves where its start failed."""
-        for folder in self.folders:
+        for folder in self._with_children:
             with contextlib.suppress(OSError):  # in use, or gone already
                 folder.rmdir()
 
     def pids(self) -> set[int]:
         found: set[int] = set()
-        for folder in self.folders:
+        for folder in self._with_children:
             # Gone, or (v2, threaded or mid-removal) not readable: nothing to kill there.
             with contextlib.suppress(OSError):
                 found.update(int(row) for row in (folder / "cgroup.procs").read_text().split())
@@ -112,7 +123,7 @@ def cgroup_of(container_id: str, init_pid: int) -> ContainerCgroup:
         candidates = [f"/docker/{container_id}", f"/system.slice/docker-{container_id}.scope"]
     folders = {
         mount / path.removeprefix(root).lstrip("/")
-        for mount, root in _cgroup_mounts()
+        for mount, root in cgroup_mounts()
         for path in candidates
         if container_id in path and (root == "/" or path.startswith(f"{root}/"))
     }
@@ -130,7 +141,7 @@ def _paths_of(pid: int) -> list[tuple[str, str]]:
     return [(row.split(":", 2)[1], row.split(":", 2)[2]) for row in rows if row.count(":") >= 2]
 
 
-def _cgroup_mounts() -> list[tuple[Path, str]]:
+def cgroup_mounts() -> list[tuple[Path, str]]:
     """Mount point and root of every cgroup hierarchy that this process sees."""
     mounts = []
     for row in _MOUNTINFO.read_text().splitlines():

@@ -13,12 +13,15 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sandboxd import fault_points
 from sandboxd.backends import docker_failures, identity
 from sandboxd.backends.base import SandboxFacts, SandboxSpec
-from sandboxd.backends.cgroups import ContainerCgroup, belongs, cgroup_of
+from sandboxd.backends.cgroup_counters import can_tell
+from sandboxd.backends.cgroups import ContainerCgroup, belongs, cgroup_mounts, cgroup_of
 from sandboxd.backends.docker_ending import end_containers
 from sandboxd.backends.docker_spec import (
     HOME,
@@ -31,6 +34,7 @@ from sandboxd.backends.docker_spec import (
     Placement,
     container_config,
     container_name,
+    granted_facts,
     group_text,
     image_facts,
     owner_labels,
@@ -44,8 +48,10 @@ from sandboxd.backends.engine import (
     EngineRefused,
 )
 from sandboxd.backends.folders import SessionFolders
-from sandboxd.backends.hello import Expected, digest_of, new_secret
+from sandboxd.backends.hello import Expected, Hello, digest_of, new_secret
+from sandboxd.backends.host_view import host_view
 from sandboxd.backends.image_user import ImageUser, ImageUsers
+from sandboxd.backends.leftovers import Leftovers, remove_half_made
 from sandboxd.backends.listener import Listener
 from sandboxd.backends.phases import Phases
 from sandboxd.backends.pidfd import WatchedProcess
@@ -77,8 +83,11 @@ class DockerBackend:
 
     name = "docker"
     isolated = True
+    tells_oom = False
+    """Until `start` has looked."""
 
-    def __init__(self, settings: Settings, metrics: EngineMetrics) -> None:
+    def __init__(self, settings: Settings, metrics: EngineMetrics, boot_id: str) -> None:
+        self._boot_id = boot_id
         self._settings = settings
         self._engine = Engine(
             metrics, short_s=settings.engine_timeout_s, pull_s=settings.pull_timeout_s
@@ -93,6 +102,7 @@ class DockerBackend:
         self._uid = -1
         self._cpus = 1
         self._toolbox: Toolbox | None = None
+        self._leftovers: Leftovers | None = None
 
     async def start(self) -> None:
         try:
@@ -104,7 +114,9 @@ class DockerBackend:
                     f"the container engine speaks API {spoken}; {wanted} is needed", EXIT_ENGINE
                 )
             self._cpus = await self._engine.cpus()
+            self.tells_oom = await asyncio.to_thread(can_tell, cgroup_mounts())
             self._take_state_folder()
+            self._leftovers = Leftovers(self._engine, self._folders, self._worker)
             labels = {LABEL_WORKER: self._worker, LABEL_RESOURCE: "toolbox"}
             self._toolbox = await ensure_toolbox(
                 self._engine, self._settings.toolbox_image, self._settings.state_dir, labels
@@ -157,12 +169,13 @@ class DockerBackend:
         if container.labels.get(LABEL_GENERATION) != str(spec.generation):
             return None
         with contextlib.ExitStack() as started:
-            listener = Listener(folder.run, facts.uid, facts.gid)
+            listener = Listener(folder.run, facts.uid, facts.gid, self._boot_id)
             started.callback(listener.close)
             try:
                 box = await self._take(spec, facts, secret_digest, listener, container.id)
                 started.pop_all()
                 hello = await box.connect(ADOPT_S)
+                await self._see_limits(spec, box, hello)
             except (ProcessEnded, EngineNotFound):
                 return None
             except OSError as error:  # a timeout is one
@@ -181,12 +194,15 @@ class DockerBackend:
 
     async def remove(self, resource_id: str) -> None:
         await self._end(resource_id)
-        await self._folders.remove(resource_id)
+        assert self._leftovers is not None
+        await self._leftovers.remove_labelled(resource_id)
+        # A label may say anything.
+        if self._folders.could_be(resource_id):
+            await self._folders.remove(resource_id)
 
     async def owned(self) -> set[str]:
-        containers = await self._engine.containers([f"{LABEL_WORKER}={self._worker}"])
-        labelled = {entry.labels.get(LABEL_RESOURCE, "") for entry in containers}
-        return (labelled - {""}) | self._folders.names()
+        assert self._leftovers is not None
+        return await self._leftovers.resources()
 
     def state_folder_of(self, resource_id: str) -> Path:
         return self._folders.of(resource_id).path
@@ -200,6 +216,7 @@ class DockerBackend:
             self._worker = identity.worker_id(state_dir)
             self._uid = identity.sandbox_uid(state_dir)
             self._folders.make_root()
+            remove_half_made(state_dir)
         except OSError as error:
             raise StartupError(f"cannot use `{state_dir}`: {error.strerror}", EXIT_STATE) from None
 
@@ -228,14 +245,15 @@ class DockerBackend:
         uid, gid = identity.user_of(
             spec.profile.user, account, self._uid, allow_root=spec.profile.allow_root
         )
-        facts = _facts(spec, image, uid, gid, min(spec.profile.cpus, self._cpus))
+        facts = granted_facts(spec, image, uid, gid, min(spec.profile.cpus, self._cpus))
         secret = new_secret()
         with contextlib.ExitStack() as started:
             try:
                 with phases.phase("create"):
                     place = self._prepare(spec, uid, gid, secret, account)
-                    listener = Listener(place.folder.run, uid, gid)
+                    listener = Listener(place.folder.run, uid, gid, self._boot_id)
                     started.callback(listener.close)
+                    await fault_points.reach("create.prepared")
                     container = await self._engine.create(
                         container_name(spec.resource_id), container_config(spec, image, place)
                     )
@@ -254,6 +272,7 @@ class DockerBackend:
                     box = await self._take(spec, facts, digest_of(secret), listener, container)
                     started.pop_all()
                     hello = await box.connect(self._settings.guest_ready_timeout_s)
+                    await self._see_limits(spec, box, hello)
                 except (TimeoutError, ProcessEnded) as error:
                     raise await self._not_ready(container, error) from None
         place.folder.remove_secret()
@@ -320,6 +339,19 @@ class DockerBackend:
         expected = Expected(secret_digest, pid if by_pid else None, "container", WORKSPACE, HOME)
         return GuestSandbox(spec.resource_id, spec.generation, facts, expected, listener, process)
 
+    async def _see_limits(self, spec: SandboxSpec, box: GuestSandbox, hello: Hello) -> None:
+        """Before the first command: the view of the limits, and a cgroup for commands."""
+        cgroup, pid = self._cgroups.get(spec.resource_id), box.pid
+        if cgroup is not None and pid is not None:
+            own_kernel = _OWN_KERNEL.search(spec.profile.runtime)
+            box.host = await host_view(cgroup, pid, () if own_kernel else hello.spawning)
+
+    async def _oom_killed(self, container: str) -> bool:
+        try:
+            return bool((await self._engine.container(container))["State"].get("OOMKilled"))
+        except (EngineNotFound, EngineRefused):
+            return False
+
     async def _not_ready(self, container: str, error: Exception) -> CreateFailed:
         why = "ended before it was ready"
         if isinstance(error, TimeoutError):
@@ -363,30 +395,12 @@ class DockerBackend:
     async def _end(self, resource_id: str) -> None:
         """Ends everything of a sandbox but its store. Raises `EngineDown`, `SandboxdError`."""
         sandbox = self._sandboxes.pop(resource_id, None)
+        known = self._cgroups.get(resource_id)
         if sandbox is not None:
+            if sandbox.host is not None and known is not None:
+                # While the container is still there to be asked about.
+                await sandbox.host.settle(partial(self._oom_killed, known.container_id))
             await sandbox.close("DELETED", "the sandbox is ended")
         labels = owner_labels(self._worker, resource_id)
-        await end_containers(self._engine, labels, self._cgroups.get(resource_id))
+        await end_containers(self._engine, labels, known)
         self._cgroups.pop(resource_id, None)
-
-
-def _facts(spec: SandboxSpec, image: ImageFacts, uid: int, gid: int, cpus: float) -> SandboxFacts:
-    profile = spec.profile
-    return SandboxFacts(
-        image=image.name,
-        image_digest=image.digest,
-        runtime=profile.runtime,
-        uid=uid,
-        gid=gid,
-        memory_bytes=int(profile.memory),
-        cpu_millis=round(cpus * 1000),
-        pids=profile.pids,
-        disk_bytes=0,
-        tmp_bytes=int(profile.tmp),
-        network=profile.network,
-        quota_mechanism="none",
-        working_directory=WORKSPACE,
-        home_directory=HOME,
-        shell="",
-        search_engine="",
-    )

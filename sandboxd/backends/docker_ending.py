@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from sandboxd import fault_points
 from sandboxd.backends.cgroups import ContainerCgroup, cgroup_of
 from sandboxd.backends.engine import Engine, EngineNotFound, EngineRefused
 from sandboxd.errors import SandboxdError
@@ -52,6 +53,7 @@ async def _sweep(engine: Engine, container: str) -> ContainerCgroup:
 
 
 async def _remove(engine: Engine, container: str, cgroup: ContainerCgroup) -> None:
+    await fault_points.reach("delete.killed")
     try:
         await engine.remove(container)
     except EngineRefused as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sandboxd.backends.base import SandboxSpec
+from sandboxd.backends.base import SandboxFacts, SandboxSpec
 from sandboxd.backends.folders import SECRET_NAME, SessionFolder
 from sandboxd.backends.listener import SOCKET_NAME
 from sandboxd.errors import CreateFailed
@@ -90,6 +90,31 @@ def image_facts(name: str, inspected: Mapping[str, Any]) -> ImageFacts:
         user=str(config.get("User") or ""),
         env=env,
         volumes=tuple(config.get("Volumes") or ()),
+    )
+
+
+def granted_facts(
+    spec: SandboxSpec, image: ImageFacts, uid: int, gid: int, cpus: float
+) -> SandboxFacts:
+    """What a container has before its guest has said what the image offers."""
+    profile = spec.profile
+    return SandboxFacts(
+        image=image.name,
+        image_digest=image.digest,
+        runtime=profile.runtime,
+        uid=uid,
+        gid=gid,
+        memory_bytes=int(profile.memory),
+        cpu_millis=round(cpus * 1000),
+        pids=profile.pids,
+        disk_bytes=0,
+        tmp_bytes=int(profile.tmp),
+        network=profile.network,
+        quota_mechanism="none",
+        working_directory=WORKSPACE,
+        home_directory=HOME,
+        shell="",
+        search_engine="",
     )
 
 

@@ -1,11 +1,7 @@
 """Calls to the container engine: the only module that knows its library.
 
-Every call runs on a thread of its own and has a deadline. A thread cannot be
-ended from outside, so a call that is over its deadline is left behind: its caller
-gets `EngineDown`, the gauge of stuck calls rises until it ends, and the log names
-it. Threads are daemonic: a stuck engine never holds up the daemon's exit. Short
-and long calls (pull, export) have separate limits, so that a slow registry cannot
-keep a sandbox from being ended.
+Each runs as `engine_calls.py` says: on a thread, with a deadline, and not at all
+while the engine is known to be down.
 
 Only lifecycle calls are here; nothing is executed or attached to, and nothing is
 copied out of a container that has ever run.
@@ -13,14 +9,12 @@ copied out of a container that has ever run.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import docker
 import docker.errors
@@ -28,13 +22,31 @@ import docker.utils
 import requests
 import urllib3
 
-from sandboxd.errors import EngineDown, SandboxdError
-from sandboxd.log import EventLog
+from sandboxd import fault_points
+from sandboxd.backends.engine_calls import (
+    LONG_CALLS_MAX,
+    SHORT_CALLS_MAX,
+    CallInFlight,
+    EngineCalls,
+    EngineMetrics,
+    EngineNotFound,
+    EngineRefused,
+)
+from sandboxd.errors import EngineDown
+
+__all__ = [
+    "API_VERSION_MIN",
+    "ContainerEntry",
+    "Engine",
+    "EngineMetrics",
+    "EngineNotFound",
+    "EngineRefused",
+    "LabelledEntry",
+    "engine_address",
+]
 
 API_VERSION_MIN: Final = (1, 40)
 """Docker 19.03. What is newer is used only where the engine has it."""
-SHORT_CALLS_MAX: Final = 16
-LONG_CALLS_MAX: Final = 4
 LOG_TAIL_LINES: Final = 20
 LOG_TAIL_CHARS_MAX: Final = 4_000
 CLIENT_MARGIN_S: Final = 5
@@ -46,30 +58,6 @@ DEFAULT_ADDRESS: Final = "unix:///var/run/docker.sock"
 """The library's own default."""
 
 _Result = TypeVar("_Result")
-_log = EventLog("engine")
-
-
-class EngineRefused(SandboxdError):
-    """The engine answered, and says no. `status` is the HTTP status.
-
-    Its own words are the operator's: they may name paths of the host.
-    """
-
-    def __init__(self, status: int, operator_text: str) -> None:
-        super().__init__("the container engine refuses", operator_text)
-        self.status = status
-
-
-class EngineNotFound(EngineRefused):
-    """There is no such container or image."""
-
-
-class EngineMetrics(Protocol):
-    """Where the figures of engine calls go; `metrics.Metrics` is one."""
-
-    def engine_call(self, call: str, outcome: str, seconds: float) -> None: ...
-
-    def engine_stuck(self, count: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -81,20 +69,34 @@ class ContainerEntry:
     running: bool
 
 
+@dataclass(frozen=True)
+class LabelledEntry:
+    """One volume or network as the engine lists it."""
+
+    id: str
+    """A volume's name, a network's id."""
+    labels: Mapping[str, str]
+
+
 class Engine:
     """One container engine, found as `DOCKER_HOST` says."""
 
     def __init__(self, metrics: EngineMetrics, *, short_s: float, pull_s: float) -> None:
         """Asks nothing yet. `short_s` and `pull_s` are the deadlines of the two kinds."""
-        self._metrics = metrics
         self._short_s = short_s
-        self._pull_s = pull_s
-        self._short = asyncio.Semaphore(SHORT_CALLS_MAX)
-        self._long = asyncio.Semaphore(LONG_CALLS_MAX)
+        self._calls = EngineCalls(metrics, _translating(self._ping), short_s=short_s, long_s=pull_s)
         self._client: Any = None
         self._long_client: Any = None
         self._client_lock = threading.Lock()
-        self._stuck = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether the engine answered when it was asked last."""
+        return self._calls.up
+
+    def calls_in_flight(self) -> list[CallInFlight]:
+        """What the engine has been asked and has not answered, oldest first."""
+        return self._calls.in_flight()
 
     # --- calls ----------------------------------------------------------------
 
@@ -105,15 +107,15 @@ class Engine:
             # Read by hand: what the engine and the library both speak, highest first.
             return tuple(int(part) for part in str(self._api().api_version).split("."))
 
-        return await self._call("version", ask)
+        return await self._call("version", "", ask)
 
     async def cpus(self) -> int:
         """CPUs of the engine's host."""
-        return await self._call("info", lambda: int(self._api().info()["NCPU"]))
+        return await self._call("info", "", lambda: int(self._api().info()["NCPU"]))
 
     async def image(self, name: str) -> dict[str, Any]:
         """Inspects an image. Raises `EngineNotFound`, `EngineDown`."""
-        return await self._call("image_inspect", lambda: self._api().inspect_image(name))
+        return await self._call("image_inspect", name, lambda: self._api().inspect_image(name))
 
     async def pull(self, name: str) -> None:
         """Raises `EngineRefused` with the engine's words, or `EngineDown`."""
@@ -134,7 +136,7 @@ class Engine:
                 raise EngineRefused(500, refused)
 
         try:
-            await self._call("pull", pull, long=True)
+            await self._call("pull", name, pull, long=True)
         finally:
             given_up.set()
 
@@ -145,23 +147,28 @@ class Engine:
             made = self._api().create_container_from_config(dict(config), name)
             return str(made["Id"])
 
-        return await self._call("create", create, settled=True)
+        met = fault_points.around("engine.create", create, EngineDown)
+        return await self._call("create", name, met, settled=True)
 
     async def start(self, container: str) -> None:
-        await self._call("start", lambda: self._api().start(container), settled=True)
+        met = fault_points.around("engine.start", lambda: self._api().start(container), EngineDown)
+        await self._call("start", container, met, settled=True)
 
     async def container(self, container: str) -> dict[str, Any]:
         """Inspects a container. Raises `EngineNotFound`, `EngineDown`."""
-        return await self._call("inspect", lambda: self._api().inspect_container(container))
+        return await self._call(
+            "inspect", container, lambda: self._api().inspect_container(container)
+        )
 
     async def remove(self, container: str) -> None:
         """Ends and removes a container with its anonymous volumes; gone already is fine."""
+        met = fault_points.around(
+            "engine.remove",
+            lambda: self._api().remove_container(container, v=True, force=True),
+            EngineDown,
+        )
         with contextlib.suppress(EngineNotFound):
-            await self._call(
-                "remove",
-                lambda: self._api().remove_container(container, v=True, force=True),
-                settled=True,
-            )
+            await self._call("remove", container, met, settled=True)
 
     async def containers(self, labels: list[str]) -> list[ContainerEntry]:
         """All containers, running or not, that have every one of the `key=value` labels."""
@@ -173,7 +180,7 @@ class Engine:
                 for row in rows
             ]
 
-        return await self._call("list", ask)
+        return await self._call("list", "", ask)
 
     async def log_tail(self, container: str) -> str:
         """The last lines that the container's first process printed."""
@@ -182,7 +189,7 @@ class Engine:
             raw: bytes = self._api().logs(container, tail=LOG_TAIL_LINES)
             return raw.decode("utf-8", "replace")[-LOG_TAIL_CHARS_MAX:].strip()
 
-        return await self._call("logs", ask)
+        return await self._call("logs", container, ask)
 
     async def export(
         self, container: str, path: str, take: Callable[[Iterator[bytes]], None]
@@ -193,10 +200,39 @@ class Engine:
             chunks, _ = self._api(long=True).get_archive(container, path)
             take(chunks)
 
-        await self._call("export", export, long=True)
+        await self._call("export", container, export, long=True)
+
+    async def volumes(self, labels: list[str]) -> list[LabelledEntry]:
+        """All volumes that have every one of the `key=value` labels."""
+
+        def ask() -> list[LabelledEntry]:
+            rows = self._api().volumes(filters={"label": labels})["Volumes"] or []
+            return [LabelledEntry(row["Name"], row["Labels"] or {}) for row in rows]
+
+        return await self._call("volume_list", "", ask)
+
+    async def networks(self, labels: list[str]) -> list[LabelledEntry]:
+        """All networks that have every one of the `key=value` labels."""
+
+        def ask() -> list[LabelledEntry]:
+            rows = self._api().networks(filters={"label": labels})
+            return [LabelledEntry(row["Id"], row["Labels"] or {}) for row in rows]
+
+        return await self._call("network_list", "", ask)
+
+    async def remove_volume(self, name: str) -> None:
+        """Gone already is fine. Raises `EngineRefused` where a container still has it."""
+        with contextlib.suppress(EngineNotFound):
+            await self._call("volume_remove", name, lambda: self._api().remove_volume(name))
+
+    async def remove_network(self, network: str) -> None:
+        """Gone already is fine. Raises `EngineRefused` where a container is still in it."""
+        with contextlib.suppress(EngineNotFound):
+            await self._call("network_remove", network, lambda: self._api().remove_network(network))
 
     def close(self) -> None:
         """Closes idle connections. Calls that still run end by their own timeouts."""
+        self._calls.close()
         if not self._client_lock.acquire(blocking=False):
             # A thread asks an engine that hangs: the event loop must not wait with it.
             return
@@ -208,7 +244,10 @@ class Engine:
         finally:
             self._client_lock.release()
 
-    # --- threads and deadlines ------------------------------------------------
+    # --- the library ----------------------------------------------------------
+
+    def _ping(self) -> None:
+        self._api().ping()
 
     def _api(self, *, long: bool = False) -> Any:
         """The library's client, made at first use: its constructor asks the engine."""
@@ -230,106 +269,41 @@ class Engine:
     async def _call(
         self,
         name: str,
+        target: str,
         work: Callable[[], _Result],
         *,
         long: bool = False,
         settled: bool = False,
     ) -> _Result:
-        """Runs `work` on a thread.
+        return await self._calls.run(name, target, _translating(work), long=long, settled=settled)
 
-        `settled`: a caller that is cancelled still waits until the call has ended
-        or is overdue: only then is it known what it did, and can be undone.
-        """
-        task = asyncio.ensure_future(self._timed(name, work, long))
+
+def _translating(work: Callable[[], _Result]) -> Callable[[], _Result]:
+    """`work`, with the library's errors turned into this module's.
+
+    Raised outside of the handlers: an error that kept the library's as its context would
+    keep the library's sockets open for as long as somebody holds it.
+    """
+
+    def translated() -> _Result:
+        failed: EngineDown | EngineRefused
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            # Its outcome is asked for, so that nobody reports it as never retrieved.
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            if settled and not task.done():
-                await asyncio.wait({task})
-            raise
+            return work()
+        except docker.errors.NotFound as error:
+            failed = EngineNotFound(404, str(error.explanation or error))
+        except docker.errors.APIError as error:
+            status = error.response.status_code if error.response is not None else 500
+            failed = EngineRefused(status, str(error.explanation or error))
+        except (
+            docker.errors.DockerException,
+            requests.exceptions.RequestException,
+            urllib3.exceptions.HTTPError,
+            OSError,
+        ) as error:
+            failed = EngineDown(f"`{engine_address()}`: {_cause(error)}")
+        raise failed
 
-    async def _timed(self, name: str, work: Callable[[], _Result], long: bool) -> _Result:
-        begun = time.monotonic()
-        outcome = "down"
-        try:
-            result = await self._on_thread(name, work, long)
-            outcome = "ok"
-            return result
-        except EngineRefused as error:
-            outcome = "not_found" if isinstance(error, EngineNotFound) else "refused"
-            raise
-        finally:
-            self._metrics.engine_call(name, outcome, time.monotonic() - begun)
-
-    async def _on_thread(self, name: str, work: Callable[[], _Result], long: bool) -> _Result:
-        deadline_s = self._pull_s if long else self._short_s
-        slots = self._long if long else self._short
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[_Result] = loop.create_future()
-        started = overdue = False
-
-        def settle(result: _Result | None, error: Exception | None) -> None:
-            slots.release()
-            if overdue:
-                # Its caller was told that the engine is down: nobody asks for the outcome.
-                self._count_stuck(-1)
-                _log.info("an overdue engine call has ended", call=name)
-                return
-            if not done.done():
-                if error is None:
-                    done.set_result(result)  # type: ignore[arg-type]
-                else:
-                    done.set_exception(error)
-
-        def run() -> None:
-            result: _Result | None = None
-            error: Exception | None = None
-            try:
-                result = _translated(work)
-            except Exception as raised:  # noqa: BLE001 - handed over to the caller whole
-                error = raised
-            # The loop is closed where the daemon has ended meanwhile.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, result, error)
-
-        try:
-            async with asyncio.timeout(deadline_s):
-                await slots.acquire()
-                started = True
-                threading.Thread(target=run, name=f"engine-{name}", daemon=True).start()
-                return await asyncio.shield(done)
-        except TimeoutError:
-            if started and not done.done():
-                overdue = True
-                self._count_stuck(1)
-                _log.error("an engine call is stuck", call=name, seconds=deadline_s)
-            elif not started:
-                _log.error("all engine calls are stuck", call=name, seconds=deadline_s)
-            raise EngineDown(f"`{name}` did not end within {deadline_s:g} s") from None
-
-    def _count_stuck(self, change: int) -> None:
-        self._stuck += change
-        self._metrics.engine_stuck(self._stuck)
-
-
-def _translated(work: Callable[[], _Result]) -> _Result:
-    """Runs `work` and turns the library's errors into this module's."""
-    try:
-        return work()
-    except docker.errors.NotFound as error:
-        raise EngineNotFound(404, str(error.explanation or error)) from None
-    except docker.errors.APIError as error:
-        status = error.response.status_code if error.response is not None else 500
-        raise EngineRefused(status, str(error.explanation or error)) from None
-    except (
-        docker.errors.DockerException,
-        requests.exceptions.RequestException,
-        urllib3.exceptions.HTTPError,
-        OSError,
-    ) as error:
-        raise EngineDown(f"`{engine_address()}`: {_cause(error)}") from None
+    return translated
 
 
 def engine_address() -> str:

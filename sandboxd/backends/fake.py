@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandboxd.backends.base import Reply, SandboxFacts, SandboxSpec
+from sandboxd.backends.base import Counted, Reply, Report, SandboxFacts, SandboxSpec
 from sandboxd.errors import SandboxLost
 
 Responder = Callable[["FakeRequest"], Awaitable[Reply]]
@@ -47,7 +47,14 @@ class FakeSandbox:
         self.facts = facts
         self.secret_digest = secret_digest_of(spec)
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.report = Report(frozenset(backend.calls_alive), backend.sequence)
+        self.on_report: Callable[[Report], None] = lambda _: None
+        self.told_recorded: list[str] = []
         self.requests: list[FakeRequest] = []
+        self.counts: Counted | None = None
+        """What the host sees of its limits, the last victim, and why it ended."""
+        self.victim = ""
+        self.oom_end = False
         self._backend = backend
         self._running: set[asyncio.Task[Reply]] = set()
 
@@ -75,6 +82,20 @@ class FakeSandbox:
         self.lose("SILENT")
         raise self._loss()
 
+    def recorded(self, call_id: str) -> None:
+        """Noted, for a test to look at."""
+        self.told_recorded.append(call_id)
+
+    def counted(self) -> Counted | None:
+        """What a test set in `counts`."""
+        return self.counts
+
+    async def oom_victim(self) -> str:
+        return self.victim
+
+    async def ended_by_oom(self) -> bool:
+        return self.oom_end
+
     async def _answer(self, request: FakeRequest) -> Reply:
         return await self._backend.on_request(request)
 
@@ -101,6 +122,7 @@ class FakeBackend:
 
     name = "fake"
     isolated = True
+    tells_oom = True
 
     def __init__(self, state_dir: Path, containers: dict[str, SandboxSpec] | None = None) -> None:
         self.containers: dict[str, SandboxSpec] = {} if containers is None else containers
@@ -109,6 +131,9 @@ class FakeBackend:
         self.on_request: Responder = answer_nothing
         self.calls: list[tuple[str, str]] = []
         """Every call of the interface and its resource id, in order."""
+        self.calls_alive: set[str] = set()
+        """What a guest that is adopted reports as its calls, and `sequence` with it."""
+        self.sequence = 0
         self._state_dir = state_dir
         self._failures: dict[str, list[Exception]] = {}
         self._gates: dict[str, asyncio.Event] = {}

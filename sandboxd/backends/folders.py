@@ -9,7 +9,7 @@
         process.json      `local` only: which process the guest is
 
 What a session wrote is never walked by the daemon itself: an `rm` child with a
-deadline removes it (security S10).
+deadline removes it (security S10), after all mounts in there were let go.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sandboxd.backends import mounts
 from sandboxd.errors import SandboxdError
 
 SECRET_NAME: Final = "secret"
@@ -122,6 +123,8 @@ class SessionFolder:
         Safe to repeat. A cancelled caller ends the child with it; see
         `SessionFolders.remove` for one that does not.
         """
+        # Whatever is mounted in there, or lies there behind a loop device, would keep it.
+        held = await asyncio.to_thread(mounts.detach, self.path.resolve())
         if not self.is_there():
             return
         why = await _run("rm", "-rf", "--one-file-system", "--", str(self.path))
@@ -130,6 +133,7 @@ class SessionFolder:
             await _run("chmod", "-R", "u+rwX", "--", str(self.path))
             why = await _run("rm", "-rf", "--one-file-system", "--", str(self.path))
         if self.is_there():
+            why = "; ".join([*held, why])
             raise SandboxdError(
                 "a sandbox's folder could not be removed", f"`{self.path}` is still there: {why}"
             )
@@ -151,6 +155,10 @@ class SessionFolders:
         if not _RESOURCE_ID.match(resource_id):
             raise ValueError(f"`{resource_id[:80]}` is no resource id")
         return SessionFolder(self._root / resource_id)
+
+    def could_be(self, resource_id: str) -> bool:
+        """Whether the id can name a folder in here."""
+        return _RESOURCE_ID.match(resource_id) is not None
 
     async def remove(self, resource_id: str) -> None:
         """Removes a folder, or waits a while for a removal that is under way.
@@ -180,11 +188,15 @@ class SessionFolders:
         await asyncio.gather(*removals, return_exceptions=True)
 
     def names(self) -> set[str]:
-        """Resource ids that have a folder."""
+        """Resource ids of which a folder is there, or a mount or loop device in its place.
+
+        Blocks for a moment.
+        """
         try:
-            return {name for name in os.listdir(self._root) if _RESOURCE_ID.match(name)}
+            names = {*os.listdir(self._root), *mounts.names_in_use(self._root.resolve())}
         except FileNotFoundError:
             return set()
+        return {name for name in names if _RESOURCE_ID.match(name)}
 
 
 def _give(path: Path, uid: int, gid: int, mode: int) -> None:

@@ -5,10 +5,14 @@ its sizes are within bounds, a reply only where a request of that id waits, its
 bytes only up to what that request reserved. Whatever breaks a rule loses this
 sandbox (`PROTOCOL`) and touches nothing else.
 
-A connection that merely ends fails what was on its way; the sandbox is given a
-short time in which its guest may dial again (see `sandbox.py`). Who is cancelled
-while waiting leaves its request outstanding: the guest works on it, and its reply
-is taken and dropped. A reply that is overdue means a dead guest (`SILENT`),
+A connection that merely ends is no end of the sandbox, whose guest has a short time to
+dial again (see `sandbox.py`). What was on its way is then asked for once more: of a call
+that the guest reports, its answer; of one that it does not report, which it never started,
+the call itself; and what is harmless to repeat. The rest fails, such as the steps of a file
+verb, whose handles went with the connection.
+
+Who is cancelled while waiting leaves its request outstanding: the guest works on it, and
+its reply is taken and dropped. A reply that is overdue means a dead guest (`SILENT`),
 whether somebody still waits for it or not.
 """
 
@@ -17,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +36,9 @@ _REASON: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _WRITE_BUFFER_BYTES: Final = 256 * limits.KIB
 """Bytes that may lie in the daemon's own write buffer before the writer waits."""
 
+_RECORDED_MAX: Final = 64
+"""Calls that one request names as recorded."""
+
 _log = EventLog("backends")
 
 
@@ -40,6 +47,9 @@ class _Outstanding:
     """A request whose reply has not fully come."""
 
     op: str
+    args: Mapping[str, Any]
+    body: bytes
+    """Kept for the case that it has to be sent again; it is in `cost`."""
     answer: asyncio.Future[Reply]
     cost: int
     reply_bytes_max: int
@@ -64,6 +74,7 @@ class GuestLink:
 
     def __init__(
         self,
+        boot_id: str,
         *,
         heartbeat_s: float = limits.GUEST_HEARTBEAT_S,
         answer_s: float = limits.GUEST_ANSWER_S,
@@ -78,6 +89,9 @@ class GuestLink:
         self._answer_s = answer_s
         self._write_s = write_s
         self._budget = Budget(limits.GUEST_INFLIGHT_BYTES_MAX)
+        self._boot_id = boot_id
+        self._recorded: list[str] = []
+        """Calls of which the guest has yet to learn that they are recorded."""
         self._outstanding: dict[int, _Outstanding] = {}
         self._last_id = 0
         self._connection: _Connection | None = None
@@ -87,8 +101,16 @@ class GuestLink:
         self._serving: asyncio.Task[None] | None = None
         """Serves the connection, or the last one there was."""
 
-    def attach(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Takes a connection whose guest has proved itself. There must be none."""
+    def attach(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        calls: Collection[str] = (),
+    ) -> None:
+        """Takes a connection whose guest has proved itself. There must be none.
+
+        `calls` are those that the guest reports (security S7).
+        """
         if self._connection is not None or self.lost.done():
             raise RuntimeError("a live connection is never displaced (security S5)")
         connection = self._connection = _Connection(reader, writer)
@@ -96,7 +118,16 @@ class GuestLink:
         self._serving = self._loop.create_task(self._serve(connection))
         if self._heartbeat is None:
             self._heartbeat = self._loop.create_task(self._beat())
+        self._ask_again(connection, calls)
         self._usable.set()
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    def recorded(self, call_id: str) -> None:
+        """The next request tells the guest that it need not keep this call's answer."""
+        self._recorded.append(call_id)
 
     async def request(
         self,
@@ -118,14 +149,16 @@ class GuestLink:
         self._last_id += 1
         id_ = self._last_id
         try:
-            message = protocol.encode_frames({"id": id_, "op": op, "args": dict(args)}, body)
+            message = self._message(id_, op, args, body)
         except (protocol.ProtocolError, UnicodeEncodeError, ValueError):
             raise GuestFault("INVALID_INPUT", "the arguments are too long", {}) from None
         cost = len(body) + reply_bytes_max
         connection = await self._reserve(cost)
         answer: asyncio.Future[Reply] = self._loop.create_future()
         deadline = self._loop.call_later(timeout_s, self._overdue, id_)
-        self._outstanding[id_] = _Outstanding(op, answer, cost, reply_bytes_max, deadline)
+        self._outstanding[id_] = _Outstanding(
+            op, args, body, answer, cost, reply_bytes_max, deadline
+        )
         connection.outbox.put_nowait(message)
         return await answer
 
@@ -156,6 +189,31 @@ class GuestLink:
             self._connection = None
 
     # --- requests -------------------------------------------------------------
+
+    def _message(
+        self, id_: int, op: str, args: Mapping[str, Any], body: bytes
+    ) -> list[bytes | memoryview]:
+        header = {"id": id_, "boot": self._boot_id, "op": op, "args": dict(args)}
+        if not self._recorded:
+            return protocol.encode_frames(header, body)
+        named = self._recorded[:_RECORDED_MAX]
+        try:
+            message = protocol.encode_frames({**header, "recorded": named}, body)
+        except protocol.ProtocolError:
+            # Beside arguments that fill a header they wait for the next request.
+            return protocol.encode_frames(header, body)
+        del self._recorded[: len(named)]
+        return message
+
+    def _ask_again(self, connection: _Connection, calls: Collection[str]) -> None:
+        """Sends what was on its way as the last connection ended, as far as that is safe."""
+        for id_, waiting in list(self._outstanding.items()):
+            waiting.first, waiting.size = None, 0
+            waiting.pieces.clear()
+            op, args, body = waiting.op, waiting.args, waiting.body
+            if args.get("call_id") in calls and op not in protocol.REPEATABLE:
+                op, args, body = "attach", {"call_id": args["call_id"]}, b""
+            connection.outbox.put_nowait(self._message(id_, op, args, body))
 
     async def _reserve(self, cost: int) -> _Connection:
         """Charges the budget and gives the connection to send on, in this very round."""
@@ -188,6 +246,15 @@ class GuestLink:
         waiting.deadline.cancel()
         self._budget.give_back(waiting.cost)
         return waiting
+
+    def _fail_unrepeatable(self) -> None:
+        """After a connection: fails what cannot be asked for again."""
+        for id_, waiting in list(self._outstanding.items()):
+            if waiting.op in protocol.REPEATABLE or "call_id" in waiting.args:
+                continue
+            answer = self._forget(id_).answer
+            if not answer.done():
+                answer.set_exception(SandboxLost("ENDED", "the connection ended"))
 
     def _fail_outstanding(self) -> None:
         known = self.lost.result() if self.lost.done() else None
@@ -243,7 +310,7 @@ class GuestLink:
             case TimeoutError():
                 self.lose("SILENT", "the guest does not take what is sent to it")
             case EOFError() | OSError() | None:
-                self._fail_outstanding()
+                self._fail_unrepeatable()
                 self.on_disconnect()
             case _:
                 _log.error("a guest's connection failed", cause=error)

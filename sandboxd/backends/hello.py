@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sandboxd.backends.base import Report
 from sandboxd.guest import protocol
 
 SECRET_BYTES: Final = 32
+REPORTED_CALLS_MAX: Final = 1024
+SPAWNING_MAX: Final = 64
 _TEXT_CHARS_MAX: Final = 4096
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 def new_secret() -> str:
@@ -49,6 +54,9 @@ class Hello:
     """Path of the shell, empty where there is none."""
     search: str
     """Search engine and version, empty where there is none."""
+    report: Report
+    spawning: frozenset[int]
+    """Threads that start its processes, in its own numbering; see `command_cgroup`."""
 
 
 def check_hello(header: protocol.Header, expected: Expected) -> Hello:
@@ -76,7 +84,35 @@ def check_hello(header: protocol.Header, expected: Expected) -> Hello:
     for name, value in wanted:
         if type(hello.get(name)) is not type(value) or hello[name] != value:
             raise protocol.ProtocolError(f"`{name}` of the hello is not `{value}`")
-    return Hello(_optional_text(hello, "shell"), _optional_text(hello, "search"))
+    return Hello(
+        _optional_text(hello, "shell"),
+        _optional_text(hello, "search"),
+        _report(hello),
+        _spawning(hello),
+    )
+
+
+def _spawning(hello: dict[str, Any]) -> frozenset[int]:
+    threads = hello.get("spawning", [])
+    if not isinstance(threads, list) or len(threads) > SPAWNING_MAX:
+        raise protocol.ProtocolError("`spawning` of the hello is no list within its bound")
+    if not all(type(each) is int and 0 < each < 2**31 for each in threads):
+        raise protocol.ProtocolError("`spawning` of the hello holds what is no thread")
+    return frozenset(threads)
+
+
+def _report(hello: dict[str, Any]) -> Report:
+    report = hello.get("report")
+    if not isinstance(report, dict):
+        raise protocol.ProtocolError("a hello without a report")
+    calls, sequence = report.get("calls"), report.get("sequence")
+    if not isinstance(calls, list) or len(calls) > REPORTED_CALLS_MAX:
+        raise protocol.ProtocolError("`calls` of the report is no list within its bound")
+    if not all(isinstance(each, str) and _CALL_ID.match(each) for each in calls):
+        raise protocol.ProtocolError("`calls` of the report holds what is no id")
+    if type(sequence) is not int or not 0 <= sequence < 2**63:
+        raise protocol.ProtocolError("`sequence` of the report is no number")
+    return Report(frozenset(calls), sequence)
 
 
 def _text(hello: dict[str, Any], name: str) -> str:

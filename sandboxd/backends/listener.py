@@ -48,8 +48,12 @@ class Greeted:
 class Listener:
     """One listening socket in a session's folder. Nobody else may write to the folder."""
 
-    def __init__(self, folder: Path, uid: int, gid: int) -> None:
-        """Binds anew, in place of what an earlier daemon left there."""
+    def __init__(self, folder: Path, uid: int, gid: int, boot_id: str) -> None:
+        """Binds anew, in place of what an earlier daemon left there.
+
+        `boot_id` is this daemon's: the guest takes no request without it.
+        """
+        self.boot_id = boot_id
         self._socket = socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
@@ -95,8 +99,7 @@ class Listener:
         """Stops listening. The path stays, for whoever binds it next. Idempotent."""
         self._socket.close()
 
-    @staticmethod
-    async def _greet(connection: socket.socket, expected: Expected) -> Greeted | None:
+    async def _greet(self, connection: socket.socket, expected: Expected) -> Greeted | None:
         reader, writer = await asyncio.open_unix_connection(
             sock=connection, limit=READ_BUFFER_BYTES
         )
@@ -110,7 +113,7 @@ class Listener:
                     raise protocol.ProtocolError("a hello with a body")
                 header = protocol.decode_header(await reader.readexactly(header_bytes))
                 hello = check_hello(header, expected)
-                welcome = {"welcome": {"protocol": protocol.PROTOCOL_VERSION}}
+                welcome = {"welcome": {"protocol": protocol.PROTOCOL_VERSION, "boot": self.boot_id}}
                 writer.writelines(protocol.encode_frames(welcome))
                 await writer.drain()
                 return Greeted(reader, writer, hello)

@@ -50,8 +50,10 @@ class LocalBackend:
 
     name = "local"
     isolated = False
+    tells_oom = False
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, boot_id: str) -> None:
+        self._boot_id = boot_id
         self._settings = settings
         self._folders = SessionFolders(settings.state_dir)
         self._sandboxes: dict[str, GuestSandbox] = {}
@@ -100,7 +102,7 @@ class LocalBackend:
                 # Held first, then looked up again: only now is it surely this one.
                 if _running_guest(folder) != pid:
                     return None
-                listener = Listener(folder.run, os.geteuid(), os.getegid())
+                listener = Listener(folder.run, os.geteuid(), os.getegid(), self._boot_id)
                 started.callback(listener.close)
                 box = self._box(spec, facts, secret_digest, listener, process)
                 started.pop_all()
@@ -140,7 +142,7 @@ class LocalBackend:
                 with phases.phase("create"):
                     folder.make(uid, gid, with_tmp=True)
                     folder.write_secret(secret, uid, gid)
-                    listener = Listener(folder.run, uid, gid)
+                    listener = Listener(folder.run, uid, gid, self._boot_id)
                     started.callback(listener.close)
                 with phases.phase("start"):
                     pid = await asyncio.to_thread(self._spawn, spec, folder)

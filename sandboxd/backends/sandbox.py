@@ -8,12 +8,13 @@ guest that only lost its connection has `RECONNECT_S` to dial again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sandboxd.backends.base import Reply, SandboxFacts
+from sandboxd.backends.base import Counted, Reply, Report, SandboxFacts
 from sandboxd.backends.guest_link import GuestLink
 from sandboxd.backends.hello import Expected, Hello
+from sandboxd.backends.host_view import HostView
 from sandboxd.backends.listener import Greeted, Listener
 from sandboxd.backends.pidfd import WatchedProcess
 
@@ -48,17 +49,24 @@ class GuestSandbox:
         self.generation = generation
         self.facts = facts
         self.secret_digest = expected.secret_digest
+        self.host: HostView | None = None
+        """Set by a backend that sees the sandbox's limits from the host; closed with this."""
         self._process = process
         self._expected = expected
         self._listener = listener
-        self._link = GuestLink()
+        self._link = GuestLink(listener.boot_id)
+        self.report = Report()
+        self.on_report: Callable[[Report], None] = lambda _: None
         self.lost = self._link.lost
         self._link.on_disconnect = self._await_again
         self._awaiting: asyncio.Task[None] | None = None
         if process is not None:
-            process.ended.add_done_callback(
-                lambda _: self._link.lose("ENDED", "the sandbox's first process ended")
-            )
+            process.ended.add_done_callback(lambda _: self._on_end())
+
+    @property
+    def pid(self) -> int | None:
+        """The first process as the host numbers it; None where it is not seen, or has ended."""
+        return self._process.pid if self._process is not None and self._process.alive else None
 
     async def connect(self, timeout_s: float) -> Hello:
         """Waits for the guest's first connection; where none comes, closes this.
@@ -80,8 +88,23 @@ class GuestSandbox:
             await _discard(greeting)
             await self.close("ENDED", "its guest did not say hello")
             raise
-        self._link.attach(greeted.reader, greeted.writer)
+        self.report = greeted.hello.report
+        self._link.attach(greeted.reader, greeted.writer, self.report.calls)
         return greeted.hello
+
+    def recorded(self, call_id: str) -> None:
+        self._link.recorded(call_id)
+
+    def counted(self) -> Counted | None:
+        return None if self.host is None else self.host.counted()
+
+    async def oom_victim(self) -> str:
+        return "" if self.host is None else await self.host.oom_victim()
+
+    async def ended_by_oom(self) -> bool:
+        if self.host is None or self._process is None or self._process.alive:
+            return False
+        return await self.host.ended_by_oom()
 
     async def request(
         self,
@@ -105,6 +128,14 @@ class GuestSandbox:
         self._listener.close()
         if self._process is not None:
             self._process.close()
+        if self.host is not None:
+            self.host.close()
+
+    def _on_end(self) -> None:
+        if self.host is not None:
+            # First: what ends by it wants to know why.
+            self.host.ended()
+        self._link.lose("ENDED", "the sandbox's first process ended")
 
     def _await_again(self) -> None:
         self._awaiting = asyncio.get_running_loop().create_task(self._reconnect())
@@ -124,7 +155,9 @@ class GuestSandbox:
         if self._link.lost.done():
             greeted.writer.transport.abort()
         else:
-            self._link.attach(greeted.reader, greeted.writer)
+            self.report = greeted.hello.report
+            self._link.attach(greeted.reader, greeted.writer, self.report.calls)
+            self.on_report(self.report)
 
 
 async def _discard(greeting: asyncio.Task[Greeted]) -> None:

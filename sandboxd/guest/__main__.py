@@ -28,10 +28,12 @@ from typing import Final, NoReturn
 from . import (
     edit,
     environment,
+    feeds,
     files,
     harden,
     memory,
     places,
+    processes,
     protocol,
     run,
     search,
@@ -43,7 +45,8 @@ from . import (
 from .children import CHILDREN
 from .lanes import Lanes
 from .link import Link
-from .ops import Answer, Machine, Op, Request
+from .ops import Answer, Machine, Op, PollOp, Request
+from .polls import POLLS
 
 VERSION: Final = "0.1.0"
 SECRET_BYTES_MAX: Final = 4096
@@ -91,6 +94,8 @@ def _run(arguments: argparse.Namespace) -> NoReturn:
     lanes.start()
     run.start(machine)
     verbs.start()
+    processes.start()
+    POLLS.start()
     threading.Thread(
         target=_talk, args=(arguments, machine, lanes, secret), name="link", daemon=True
     ).start()
@@ -187,9 +192,9 @@ def _ping(request: Request) -> Answer:
     return {}, b""
 
 
-def _ops() -> dict[str, Op]:
-    ops = {"ping": Op(_ping, "control")}
-    for module in (environment, run, files, edit, verbs, search):
+def _ops() -> dict[str, Op | PollOp]:
+    ops: dict[str, Op | PollOp] = {"ping": Op(_ping, "control")}
+    for module in (environment, run, feeds, files, edit, verbs, search, processes):
         ops |= module.OPS
     return ops
 

@@ -39,7 +39,11 @@ JOBS_SPARED: Final = 16
 
 @dataclass(eq=False)
 class Call:
-    """A command that runs, or has finished and left jobs behind."""
+    """A command that runs, or has finished and left jobs behind.
+
+    A process that `processes` started is one too, without a `call_id`: so no end of
+    another call takes it for untraceable.
+    """
 
     call_id: str
     marker: str
@@ -105,6 +109,15 @@ class Calls:
     def alive(self, call: Call) -> list[Process]:
         """The living processes of a call, in the order of their pids."""
         return self._trace().of(call)
+
+    def jobs(self) -> list[tuple[str, Process]]:
+        """What finished tool calls left running, each with the call's id."""
+        return [
+            (call.call_id, process)
+            for call, processes in self._trace().owned.items()
+            if call.finished and call.call_id
+            for process in processes
+        ]
 
     def terminate(self, call: Call) -> None:
         """Asks the call's processes to end."""

@@ -21,7 +21,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from . import harden, tree
@@ -37,8 +37,15 @@ SPAWN_RETRY_S: Final = 1.0
 _SPAWN_PAUSE_S: Final = 0.05
 SCRIPT_FD: Final = 3
 """Where a child finds the descriptor that it was given besides 0, 1 and 2."""
+ORPHANS_NOTED_MAX: Final = 256
+"""Ends of orphans that are remembered."""
 
 OnExit = Callable[[], None]
+
+
+def spawn_fault(error: OSError) -> OpError:
+    """What a start that the system refused is answered with."""
+    return OpError("SPAWN_FAILED", f"could not start: {error.strerror}")
 
 
 class Child:
@@ -75,6 +82,9 @@ class Children:
         self._children: dict[int, Child] = {}
         self._wake = -1
         self._next_scan = 0.0
+        self._orphan_ends: dict[int, tuple[int | None, int | None]] = {}
+        self.on_orphan: OnExit = lambda: None
+        """Called on the waiter when an orphan has ended; must not block."""
 
     def open(self) -> None:
         """Has to come before the first `spawn`."""
@@ -91,28 +101,30 @@ class Children:
         script_fd: int | None = None,
         hold: bool = False,
         on_exit: OnExit | None = None,
+        program: str | None = None,
+        cwd: str | None = None,
+        terminal: str | None = None,
+        fault: Callable[[OSError], OpError] = spawn_fault,
     ) -> Child:
-        """Starts a program in the guest's own folder; without `stdin` it gets `/dev/null`.
+        """Starts a program; without `stdin` it gets `/dev/null`.
 
-        `script_fd` becomes the child's SCRIPT_FD. `on_exit` is called on the
+        It runs in `cwd`, or else in the guest's own folder. `program` is what is
+        executed where that is not `argv[0]`. `terminal` names the device that becomes
+        its controlling terminal and its three streams, instead of `stdin`, `stdout` and
+        `stderr`. `script_fd` becomes the child's SCRIPT_FD. `on_exit` is called on the
         waiter when the child has ended, with its end filled in; must not block.
 
-        Raises `OpError` SPAWN_FAILED, at once or, where no process can be made,
-        after SPAWN_RETRY_S and with the fact `exhausted`.
+        Raises `OpError` SPAWN_FAILED where no process can be made, after SPAWN_RETRY_S
+        and with the fact `exhausted`; WORKING_DIRECTORY_MISSING where `cwd` cannot be
+        entered; what `fault` makes of every other refusal.
         """
-        actions: list[tuple[Any, ...]] = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
-            if stdin is None
-            else (os.POSIX_SPAWN_DUP2, stdin, 0),
-            (os.POSIX_SPAWN_DUP2, stdout, 1),
-            (os.POSIX_SPAWN_DUP2, stderr, 2),
-        ]
+        actions = _streams(stdin, stdout, stderr) if terminal is None else _terminal(terminal)
         if script_fd is not None:
             actions.append((os.POSIX_SPAWN_DUP2, script_fd, SCRIPT_FD))
         deadline = time.monotonic() + SPAWN_RETRY_S
         while True:
             try:
-                return self._spawn_once(argv, env, actions, hold, on_exit)
+                return self._spawn_once(program or argv[0], argv, env, actions, hold, on_exit, cwd)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise OpError(
@@ -121,20 +133,22 @@ class Children:
                         exhausted=True,
                     ) from None
             except OSError as error:
-                raise OpError("SPAWN_FAILED", f"could not start: {error.strerror}") from None
+                raise fault(error) from None
             time.sleep(_SPAWN_PAUSE_S)
 
     def _spawn_once(
         self,
+        program: str,
         argv: Sequence[str],
         env: Mapping[str, str],
         actions: list[tuple[Any, ...]],
         hold: bool,
         on_exit: OnExit | None,
+        cwd: str | None,
     ) -> Child:
-        with self.lock, harden.expendable_children():
+        with self.lock, _inside(cwd), harden.expendable_children():
             pid = os.posix_spawn(
-                argv[0],
+                program,
                 list(argv),
                 env,
                 file_actions=actions,
@@ -252,6 +266,7 @@ class Children:
                 # back itself, inside the spawn that held the lock.
                 with contextlib.suppress(ChildProcessError):
                     os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
+                self._note_orphan(found)
                 return True
             if not child.exited:
                 if found.si_code == os.CLD_EXITED:
@@ -265,12 +280,71 @@ class Children:
                 self._reap(child)
             return not child._hold
 
+    def orphan_end(self, pid: int) -> tuple[int | None, int | None]:
+        """Exit code and signal of an orphan that has ended, as far as they are remembered."""
+        with self.lock:
+            return self._orphan_ends.get(pid, (None, None))
+
+    def _note_orphan(self, found: os.waitid_result) -> None:
+        exited = found.si_code == os.CLD_EXITED
+        self._orphan_ends.pop(found.si_pid, None)
+        self._orphan_ends[found.si_pid] = (
+            (found.si_status, None) if exited else (None, found.si_status)
+        )
+        if len(self._orphan_ends) > ORPHANS_NOTED_MAX:
+            del self._orphan_ends[next(iter(self._orphan_ends))]
+        self.on_orphan()
+
     def _reap(self, child: Child) -> None:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG)
         child._reaped = True
         del self._children[child.pid]
         if child._pidfd >= 0:
             os.close(child._pidfd)
+
+
+def _streams(stdin: int | None, stdout: int, stderr: int) -> list[tuple[Any, ...]]:
+    return [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
+        if stdin is None
+        else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_DUP2, stdout, 1),
+        (os.POSIX_SPAWN_DUP2, stderr, 2),
+    ]
+
+
+def _terminal(device: str) -> list[tuple[Any, ...]]:
+    """Opened by the leader of a new session, a terminal becomes its controlling one."""
+    return [
+        (os.POSIX_SPAWN_OPEN, 0, device, os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_DUP2, 0, 2),
+    ]
+
+
+@contextlib.contextmanager
+def _inside(folder: str | None) -> Iterator[None]:
+    """Stands in another folder meanwhile; the caller holds the spawn lock.
+
+    The C library offers no such action for a child, and all threads share one folder:
+    whatever depends on it takes the same lock.
+    """
+    if folder is None:
+        yield
+        return
+    here = os.open(".", os.O_PATH | os.O_CLOEXEC)
+    try:
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise OpError(
+                "WORKING_DIRECTORY_MISSING",
+                f"The working directory {folder} cannot be entered: {error.strerror}.",
+            ) from None
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 CHILDREN: Final = Children()

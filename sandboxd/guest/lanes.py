@@ -1,13 +1,15 @@
-"""The threads that run ops, and the calls that can be cancelled.
+"""The threads that run ops, the calls that can be cancelled, and those that have ended.
 
 Three lanes, so that a full one never holds up another (security S17): `call` for
-the tools, `verb` for the file verbs, `control` for what must always be answered.
-All threads are started before the first command (architecture.md 14) and
-end with the process.
+the tools, `verb` for the file verbs, `control` for what must always be answered;
+what waits for something to happen is in `polls`. All threads are started before the
+first command (architecture.md 14) and end with the process.
 
-`cancel` is no op of a module: only the lanes know what waits and what runs. It
-never waits itself. It marks the call, and the thread that runs the call answers
-both when the call has ended, so sixteen cancels at once do not delay a ping.
+`cancel` and `attach` are no ops of a module: only the lanes know what waits and what
+runs. They never wait themselves. `cancel` marks the call, and the thread that runs the
+call answers both when the call has ended, so sixteen cancels at once do not delay a
+ping. `attach` asks for the answer of a call that an earlier connection started; the
+answers of calls are in `kept` until they are recorded.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from .ops import Answer, Facts, Op, OpError, Request
+from .kept import Kept
+from .ops import Answer, Facts, Op, OpError, PollOp, Request
+from .polls import POLLS
 
 WORKERS: Final = {"call": 16, "verb": 4, "control": 1}
 QUEUED_MAX: Final = 512
@@ -33,11 +37,12 @@ Settle = Callable[[Answer | OpError], None]
 
 @dataclass
 class Job:
-    """A request on its way. `settle` answers it and must be called exactly once."""
+    """A request on its way. Each of `settles` answers it and must be called exactly once."""
 
     request: Request
     op: Op
-    settle: Settle
+    settles: list[Settle]
+    """Who asked for it first, then who attached."""
     call_id: str | None = None
     started: bool = False
     cancels: list[Settle] = field(default_factory=list)
@@ -46,14 +51,17 @@ class Job:
 class Lanes:
     """Runs jobs; see the module."""
 
-    def __init__(self, ops: Mapping[str, Op]) -> None:
+    def __init__(self, ops: Mapping[str, Op | PollOp]) -> None:
         self._ops = ops
-        # Guards the queues and `_calls`. Held for dictionary work only, never
+        # Guards the queues, `_calls`, `_kept` and `_sequence`. Held for dictionary work only, never
         # while an op runs or a reply is sent.
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[Job]] = {lane: deque() for lane in WORKERS}
         self._ready = {lane: threading.Condition(self._lock) for lane in WORKERS}
         self._calls: dict[str, Job] = {}
+        self._kept = Kept()
+        self._sequence = 0
+        """The greatest number that a call brought: how far the daemon's ledger has come."""
 
     def start(self) -> None:
         """Starts every worker."""
@@ -72,18 +80,26 @@ class Lanes:
         if request.op == "cancel":
             self._cancel(request.text("call_id"), settle)
             return
+        if request.op == "attach":
+            self._attach(request.text("call_id"), settle)
+            return
         op = self._ops.get(request.op)
         if op is None:
             raise OpError("INVALID_INPUT", "no such op")
-        job = Job(request, op, settle, request.optional_text("call_id"))
+        if isinstance(op, PollOp):
+            POLLS.add(op, request, settle)
+            return
+        job = Job(request, op, [settle], request.optional_text("call_id"))
+        sequence = request.optional_integer("sequence") or 0
         with self._lock:
             waiting = self._waiting[op.lane]
             if len(waiting) >= QUEUED_MAX:
                 raise OpError("CALLS_EXHAUSTED", f"{QUEUED_MAX} requests wait already")
             if job.call_id is not None:
-                if job.call_id in self._calls:
-                    raise OpError("ID_CONFLICT", "a call with this id is running")
+                if job.call_id in self._calls or self._kept.find(job.call_id) is not None:
+                    raise OpError("ID_CONFLICT", "a call with this id ran already")
                 self._calls[job.call_id] = job
+                self._sequence = max(self._sequence, sequence)
             waiting.append(job)
             self._ready[op.lane].notify()
 
@@ -98,13 +114,25 @@ class Lanes:
             for queue in self._waiting.values():
                 queue.clear()
             for job in dropped:
-                self._forget(job)
+                if job.call_id is not None:
+                    self._calls.pop(job.call_id, None)
         for job in dropped:
-            job.settle(OpError("CANCELLED_BY_CALLER", "the connection was lost"))
+            for settle in job.settles:
+                settle(OpError("CANCELLED_BY_CALLER", "the connection was lost"))
+        POLLS.drop()
 
-    def _forget(self, job: Job) -> None:
-        if job.call_id is not None:
-            self._calls.pop(job.call_id, None)
+    def recorded(self, call_ids: Iterable[str]) -> None:
+        """The daemon says that these calls need not be kept any more."""
+        with self._lock:
+            self._kept.forget(call_ids)
+
+    def report(self) -> dict[str, Any]:
+        """What a new connection is told of the calls of earlier ones (security S7).
+
+        Complete once `drop_waiting` has been called: what is not in it never started.
+        """
+        with self._lock:
+            return {"calls": [*self._calls, *self._kept.ids()], "sequence": self._sequence}
 
     def _work(self, lane: str) -> None:
         while True:
@@ -119,12 +147,32 @@ class Lanes:
             job = self._waiting[lane].popleft()
             job.started = True
         answer = _answer(job)
-        with self._lock:
-            # From here on a cancel finds no such call, so no waiter is missed.
-            self._forget(job)
-        job.settle(answer)
+        self._end(job, answer)
         for settle in job.cancels:
             settle(_cancel_facts(answer))
+
+    def _end(self, job: Job, answer: Answer | OpError) -> None:
+        with self._lock:
+            # From here on a cancel finds no such call, so no waiter is missed; and an
+            # attach finds what is kept.
+            if job.call_id is not None:
+                self._calls.pop(job.call_id, None)
+                self._kept.keep(job.call_id, answer)
+            settles = list(job.settles)
+        for settle in settles:
+            settle(answer)
+
+    def _attach(self, call_id: str, settle: Settle) -> None:
+        with self._lock:
+            answer = self._kept.find(call_id)
+            if answer is None:
+                job = self._calls.get(call_id)
+                if job is None:
+                    answer = OpError("CALL_UNKNOWN", "no call with this id has started")
+                else:
+                    job.settles.append(settle)
+        if answer is not None:
+            settle(answer)
 
     def _cancel(self, call_id: str, settle: Settle) -> None:
         with self._lock:
@@ -133,13 +181,12 @@ class Lanes:
                 job.cancels.append(settle)
             elif job is not None:
                 self._waiting[job.op.lane].remove(job)
-                self._forget(job)
         if job is None:
             settle(({"found": False, "survivors": []}, b""))
         elif job.started:
             job.request.cancel()
         else:
-            job.settle(OpError("CANCELLED_BY_CALLER", "cancelled before it started"))
+            self._end(job, OpError("CANCELLED_BY_CALLER", "cancelled before it started"))
             settle(({"found": True, "survivors": []}, b""))
 
 

@@ -5,8 +5,10 @@ an answer sends it. Requests are read in frames that may be interleaved; a messa
 is assembled within STAGED_BYTES_MAX for all that is here, beyond which the
 request is read to its end, dropped, and answered with CALLS_EXHAUSTED.
 
-When the connection is lost, what has not started is dropped, what runs goes on,
-and its reply goes nowhere: replies belong to the connection that asked.
+When the connection is lost, it is read to its end, what has not started is dropped, and
+what runs goes on. The next hello reports the calls that run or have ended and are not
+recorded (security S7); whoever is connected then attaches to them. Every request carries
+the `boot` of the welcome: one of another daemon ends the connection.
 """
 
 from __future__ import annotations
@@ -148,11 +150,12 @@ class Link:
             wire = self._dial()
             if wire is not None:
                 delay_s = DIAL_DELAY_MIN_S
-                self._serve(wire)
+                self._serve(*wire)
             time.sleep(delay_s)
             delay_s = min(delay_s * 2, DIAL_DELAY_MAX_S)
 
-    def _dial(self) -> Wire | None:
+    def _dial(self) -> tuple[Wire, str] | None:
+        """A connection and the `boot` of the daemon at its other end."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(self._socket_path)
@@ -162,21 +165,21 @@ class Link:
         wire = Wire(sock)
         try:
             wire.receive_within(WELCOME_S)
-            wire.send({"hello": self._hello})
+            wire.send({"hello": {**self._hello, "report": self._lanes.report()}})
             header, _ = wire.read_frame()
-            if header.get("welcome") != {"protocol": protocol.PROTOCOL_VERSION}:
-                raise ConnectionLost("not welcome")
+            boot = _boot_of(header.get("welcome"))
             wire.receive_within(0)
         except ConnectionLost:
             wire.close()
             return None
-        return wire
+        return wire, boot
 
-    def _serve(self, wire: Wire) -> None:
+    def _serve(self, wire: Wire, boot: str) -> None:
         partials: dict[int, _Partial] = {}
         try:
             while True:
-                self._take_frame(wire, partials, *wire.read_frame())
+                header, body = wire.read_frame()
+                self._take_frame(wire, boot, partials, header, body)
         except ConnectionLost as error:
             print(f"guest: connection lost: {error}", file=sys.stderr, flush=True)
         finally:
@@ -188,13 +191,21 @@ class Link:
                 action()
 
     def _take_frame(
-        self, wire: Wire, partials: dict[int, _Partial], header: protocol.Header, body: bytes
+        self,
+        wire: Wire,
+        boot: str,
+        partials: dict[int, _Partial],
+        header: protocol.Header,
+        body: bytes,
     ) -> None:
         id_ = header.get("id")
         if not isinstance(id_, int) or isinstance(id_, bool) or not 0 <= id_ < 2**63:
             raise ConnectionLost("a frame without an id")
         partial = partials.get(id_)
         if partial is None:
+            if header.get("boot") != boot:
+                raise ConnectionLost("a request of another daemon")
+            self._take_recorded(header.get("recorded"))
             if len(partials) >= PARTIAL_MESSAGES_MAX:
                 raise ConnectionLost("too many messages at a time")
             partial = partials[id_] = _Partial(header)
@@ -235,6 +246,10 @@ class Link:
         except OpError as error:
             settle(error)
 
+    def _take_recorded(self, call_ids: object) -> None:
+        if isinstance(call_ids, list):
+            self._lanes.recorded(each for each in call_ids if isinstance(each, str))
+
     def _reserve(self, count: int) -> bool:
         with self._staged_lock:
             if self._staged + count > STAGED_BYTES_MAX:
@@ -245,6 +260,15 @@ class Link:
     def _release(self, count: int) -> None:
         with self._staged_lock:
             self._staged -= count
+
+
+def _boot_of(welcome: object) -> str:
+    if not isinstance(welcome, dict) or welcome.get("protocol") != protocol.PROTOCOL_VERSION:
+        raise ConnectionLost("not welcome")
+    boot = welcome.get("boot")
+    if not isinstance(boot, str):
+        raise ConnectionLost("a welcome without a boot")
+    return boot
 
 
 def _send_answer(wire: Wire, id_: int, answer: Answer | OpError) -> None:

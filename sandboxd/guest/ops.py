@@ -1,8 +1,9 @@
 """What an op is: a request with checked arguments, a reply or an error.
 
 Every module of ops (`files`, `edit`, `verbs`, `run`, `search`) exports a table
-`OPS: dict[str, Op]`; `__main__` joins them. An op runs on a worker thread of its
-lane and answers by returning `(facts, body)` or raising `OpError`. Facts must fit
+`OPS: dict[str, Op | PollOp]`; `__main__` joins them. An op runs on a worker thread of its
+lane, or on the one thread of `polls`, and answers by returning `(facts, body)` or raising
+`OpError`. Facts must fit
 a header (64 KiB of JSON, no surrogates, no NaN): what can be larger is the body.
 """
 
@@ -144,6 +145,7 @@ class Request:
 
 
 Handler: TypeAlias = Callable[[Request], Answer]
+Look: TypeAlias = Callable[[Request, bool], Answer | None]
 
 
 @dataclass(frozen=True)
@@ -152,3 +154,14 @@ class Op:
 
     handler: Handler
     lane: str
+
+
+@dataclass(frozen=True)
+class PollOp:
+    """An op that may wait for something to happen; see `polls`.
+
+    `look` never blocks. It answers, or returns None while there is nothing to say; its
+    second argument says that the request's time (`wait_s`) is over, and then it answers.
+    """
+
+    look: Look

@@ -13,6 +13,7 @@ only counted.
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +79,12 @@ class Output:
     def lines_total(self) -> int:
         """Lines before cleaning; a last one without its newline counts."""
         return self._newlines + (0 if self._ends_line else 1)
+
+    def copy(self) -> Output:
+        """One of its own, to look at what would be shown while more is coming."""
+        other = copy(self)
+        other._done, other._partial = bytearray(self._done), bytearray(self._partial)
+        return other
 
     def feed(self, data: bytes) -> None:
         """Takes the next piece, which is not empty."""

@@ -11,7 +11,7 @@ A message is one or more frames with the same `id`; every frame but the last has
 `"more": true` in its header, only the first has anything else besides `id`. The
 bodies are concatenated. Requests go to the guest:
 
-    {"id": 7, "op": "read_lines", "args": {...}}
+    {"id": 7, "boot": "b1f...", "op": "read_lines", "args": {...}}
 
 and each gets exactly one reply message:
 
@@ -32,7 +32,7 @@ import re
 import struct
 from typing import Any, Final
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 HEADER_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = 1024 * 1024
 MESSAGE_BYTES_MAX: Final = 24 * 1024 * 1024
@@ -44,6 +44,25 @@ PREFIX: Final = struct.Struct("!II")
 _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 Header = dict[str, Any]
+
+REPEATABLE: Final = frozenset(
+    {
+        "ping",
+        "configure",
+        "cancel",
+        "attach",
+        "feed",
+        "peek",
+        "process_start",
+        "process_read",
+        "process_write",
+        "process_signal",
+        "process_wait",
+        "process_list",
+        "process_resize",
+    }
+)
+"""Ops that a lost connection may have brought or not: asked again, they do no harm."""
 
 
 class ProtocolError(Exception):

@@ -19,6 +19,7 @@ from . import environment, shells, tree
 from .calls import CALLS, Call
 from .children import CHILDREN, SCRIPT_FD, Child
 from .drain import DRAIN
+from .feeds import FEEDS
 from .ops import Answer, Facts, Machine, Op, OpError, Request
 from .output import Output
 from .spill import Spill, SpillFolder
@@ -63,10 +64,13 @@ class Wake:
 class Command:
     """One running command; used by one thread."""
 
-    def __init__(self, child: Child, call: Call, pipe: int, wake: Wake, spill: Spill) -> None:
+    def __init__(
+        self, child: Child, call: Call, pipe: int, wake: Wake, spill: Spill, timeout_s: float
+    ) -> None:
         self.child = child
         self.call = call
         self.output = Output()
+        self.feed = FEEDS.begin(call.call_id, self.output, timeout_s)
         self.spill = spill
         self.open = True
         """Whether somebody may still write into the pipe."""
@@ -147,7 +151,7 @@ class Command:
                 continue
             data = os.read(fd, PIECE_BYTES)
             if data:
-                self.output.feed(data)
+                self.feed.take(data)
                 self.spill.feed(data)
                 got = True
             else:
@@ -188,7 +192,7 @@ def _run(request: Request) -> Answer:
     finally:
         os.close(writing)
     call = CALLS.begin(call_id, marker, child.pid)
-    command = Command(child, call, reading, wake, Spill(_spill_folder))
+    command = Command(child, call, reading, wake, Spill(_spill_folder), timeout_s)
     request.on_cancel(wake)
     survivors: list[Process] = []
     try:
@@ -207,6 +211,7 @@ def _run(request: Request) -> Answer:
     finally:
         CHILDREN.release(child)
         command.close()
+        FEEDS.finish(call_id)
         wake.close()
     facts, body = _facts(command, ended, survivors)
     return {**facts, "timeout_s": timeout_s, "freed": freed}, body
@@ -215,10 +220,12 @@ def _run(request: Request) -> Answer:
 def _enter_workdir(machine: Machine) -> None:
     """Makes sure that the guest, and so its children, stand in the working directory."""
     try:
-        wanted, here = os.stat(machine.workdir), os.stat(".")
-        if (wanted.st_dev, wanted.st_ino) != (here.st_dev, here.st_ino):
-            # It was removed and made anew.
-            os.chdir(machine.workdir)
+        # The start of a process may stand somewhere else for a moment, under this lock.
+        with CHILDREN.lock:
+            wanted, here = os.stat(machine.workdir), os.stat(".")
+            if (wanted.st_dev, wanted.st_ino) != (here.st_dev, here.st_ino):
+                # It was removed and made anew.
+                os.chdir(machine.workdir)
     except OSError as error:
         raise OpError(
             "WORKING_DIRECTORY_MISSING",

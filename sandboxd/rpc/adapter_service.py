@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from sandbox_adapter.v1 import adapter_pb2, adapter_pb2_grpc
@@ -24,7 +25,7 @@ class AdapterService(adapter_pb2_grpc.AdapterServiceServicer):
         backend: Backend,
         directory: Directory,
         boot_id: str,
-        ledger_id: str,
+        ledger_id: Callable[[], str],
     ) -> None:
         self._settings = settings
         self._backend = backend
@@ -38,8 +39,11 @@ class AdapterService(adapter_pb2_grpc.AdapterServiceServicer):
         engine = self._settings.backend == "docker"
         capabilities = [
             adapter_pb2.CAPABILITY_FILES,
+            adapter_pb2.CAPABILITY_PROCESSES,
+            adapter_pb2.CAPABILITY_PTY,
             adapter_pb2.CAPABILITY_SIX_TOOLS,
             adapter_pb2.CAPABILITY_CONFIRMED_CANCEL,
+            adapter_pb2.CAPABILITY_SURVIVES_RESTART,
         ]
         if self._backend.isolated:
             capabilities.append(adapter_pb2.CAPABILITY_ISOLATED)
@@ -59,6 +63,6 @@ class AdapterService(adapter_pb2_grpc.AdapterServiceServicer):
                 sessions_open=len(self._directory), sessions_max=self._directory.sessions_max
             ),
             boot_id=self._boot_id,
-            ledger_id=self._ledger_id,
+            ledger_id=self._ledger_id(),
             backend=self._backend.name,
         )

@@ -179,6 +179,11 @@ def bounds(settings: Settings) -> adapter_pb2.Limits:
         upload_idle=duration(limits.UPLOAD_IDLE_S),
         keepalive_min=duration(limits.KEEPALIVE_MIN_MS / 1_000),
         glob_entries_max=limits.GLOB_ENTRIES_MAX,
+        process_output_bytes_max=limits.PROCESS_OUTPUT_BYTES_MAX,
+        processes_max=limits.PROCESSES_MAX,
+        processes_ended_max=limits.PROCESSES_ENDED_MAX,
+        processes_recorded_max=limits.PROCESSES_RECORDED_MAX,
+        process_output_total_bytes_max=limits.PROCESS_OUTPUT_TOTAL_BYTES_MAX,
     )
 
 

@@ -1,57 +1,178 @@
-"""`ProcessService`: part of the contract, and not claimed by this adapter yet."""
+"""`ProcessService`: envelopes checked, answers converted; the rest is the sessions' own."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final
 
 from sandbox_adapter.v1 import process_pb2, process_pb2_grpc
-from sandboxd.errors import NotServed
+from sandboxd import limits
+from sandboxd.errors import InvalidEnvelope
+from sandboxd.rpc import envelope
 from sandboxd.rpc.errors import Context
+from sandboxd.sessions.outcomes import timestamp
+from sandboxd.sessions.process_view import ProcessView
+from sandboxd.sessions.processes import Processes, ProcessSpecification
+from sandboxd.sessions.specification import check_env
 
-
-def _not_served() -> NotServed:
-    return NotServed("PROCESSES")
-
-
-def _no_responses() -> list[process_pb2.ReadOutputResponse]:
-    raise _not_served()
+_STREAMS: Final = {
+    process_pb2.OUTPUT_STREAM_STDOUT: "stdout",
+    process_pb2.OUTPUT_STREAM_STDERR: "stderr",
+}
+_STATES: Final = {
+    "RUNNING": process_pb2.PROCESS_STATE_RUNNING,
+    "ENDED": process_pb2.PROCESS_STATE_ENDED,
+    "LOST": process_pb2.PROCESS_STATE_LOST,
+}
+_OFFSET_MAX: Final = 2**53
+_SIGNAL_MAX: Final = 64
 
 
 class ProcessService(process_pb2_grpc.ProcessServiceServicer):
-    """Every RPC answers UNIMPLEMENTED with the reason NOT_SERVED, as the contract says."""
+    """Level full: capabilities PROCESSES and PTY."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
 
     async def StartProcess(
         self, request: process_pb2.StartProcessRequest, context: Context
     ) -> process_pb2.StartProcessResponse:
-        raise _not_served()
+        key = envelope.session_key(request.session_id)
+        process_id = envelope.optional_id("process_id", request.process_id)
+        epoch = request.epoch if request.HasField("epoch") else None
+        view, replayed = await self._processes.start(
+            key, process_id, epoch, _specification(request)
+        )
+        return process_pb2.StartProcessResponse(process=_process(view), replayed=replayed)
 
     async def ReadOutput(
         self, request: process_pb2.ReadOutputRequest, context: Context
     ) -> AsyncIterator[process_pb2.ReadOutputResponse]:
-        for response in _no_responses():
-            yield response
+        key = envelope.session_key(request.session_id)
+        process_id = envelope.required_id("process_id", request.process_id)
+        stream = _STREAMS.get(request.stream)
+        if stream is None:
+            raise InvalidEnvelope("stream", "must be a value of OutputStream")
+        offset = _offset(request.offset)
+        pieces = self._processes.read(key, process_id, stream, offset, follow=request.follow)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield process_pb2.ReadOutputResponse(
+                    offset=piece.offset,
+                    data=piece.data,
+                    bytes_dropped=piece.dropped,
+                    closed=piece.closed,
+                )
 
     async def WriteInput(
         self, request: process_pb2.WriteInputRequest, context: Context
     ) -> process_pb2.WriteInputResponse:
-        raise _not_served()
+        key = envelope.session_key(request.session_id)
+        process_id = envelope.required_id("process_id", request.process_id)
+        if len(request.data) > limits.CHUNK_BYTES_MAX:
+            raise InvalidEnvelope("data", f"must be at most {limits.CHUNK_BYTES_MAX} bytes")
+        epoch = request.epoch if request.HasField("epoch") else None
+        written, closed = await self._processes.write(
+            key, process_id, epoch, _offset(request.offset), request.data, close=request.close
+        )
+        return process_pb2.WriteInputResponse(bytes_written=written, closed=closed)
 
     async def SignalProcess(
         self, request: process_pb2.SignalProcessRequest, context: Context
     ) -> process_pb2.SignalProcessResponse:
-        raise _not_served()
+        key = envelope.session_key(request.session_id)
+        process_id = envelope.required_id("process_id", request.process_id)
+        if not 1 <= request.signal <= _SIGNAL_MAX:
+            raise InvalidEnvelope("signal", f"must be from 1 to {_SIGNAL_MAX}")
+        epoch = request.epoch if request.HasField("epoch") else None
+        delivered = await self._processes.signal(key, process_id, epoch, request.signal)
+        return process_pb2.SignalProcessResponse(delivered=delivered)
 
     async def WaitProcess(
         self, request: process_pb2.WaitProcessRequest, context: Context
     ) -> process_pb2.WaitProcessResponse:
-        raise _not_served()
+        key = envelope.session_key(request.session_id)
+        process_id = envelope.required_id("process_id", request.process_id)
+        timeout_s = limits.PROCESS_WAIT_MAX_S
+        if request.HasField("wait_timeout"):
+            timeout_s = envelope.seconds("wait_timeout", request.wait_timeout)
+            if timeout_s > limits.PROCESS_WAIT_MAX_S:
+                rule = f"must be at most {limits.PROCESS_WAIT_MAX_S:g} s"
+                raise InvalidEnvelope("wait_timeout", rule)
+        view = await self._processes.wait(key, process_id, timeout_s)
+        return process_pb2.WaitProcessResponse(process=_process(view))
 
     async def ListProcesses(
         self, request: process_pb2.ListProcessesRequest, context: Context
     ) -> process_pb2.ListProcessesResponse:
-        raise _not_served()
+        views = await self._processes.list(envelope.session_key(request.session_id))
+        return process_pb2.ListProcessesResponse(processes=map(_process, views))
 
     async def ResizeTerminal(
         self, request: process_pb2.ResizeTerminalRequest, context: Context
     ) -> process_pb2.ResizeTerminalResponse:
-        raise _not_served()
+        key = envelope.session_key(request.session_id)
+        process_id = envelope.required_id("process_id", request.process_id)
+        if not request.HasField("terminal"):
+            raise InvalidEnvelope("terminal", "must be given")
+        rows, columns = _size(request.terminal)
+        epoch = request.epoch if request.HasField("epoch") else None
+        await self._processes.resize(key, process_id, epoch, rows, columns)
+        return process_pb2.ResizeTerminalResponse()
+
+
+def _specification(request: process_pb2.StartProcessRequest) -> ProcessSpecification:
+    if not request.argv or not request.argv[0]:
+        raise InvalidEnvelope("argv", "must name a program")
+    if any("\0" in word for word in request.argv):
+        raise InvalidEnvelope("argv", "must not hold NUL")
+    size = sum(len(word.encode()) + 1 for word in request.argv)
+    if size > limits.PROCESS_ARGUMENT_BYTES_MAX:
+        rule = f"must be at most {limits.PROCESS_ARGUMENT_BYTES_MAX} bytes in all"
+        raise InvalidEnvelope("argv", rule)
+    if "\0" in request.cwd:
+        raise InvalidEnvelope("cwd", "must not hold NUL")
+    check_env(request.env)
+    timeout_s = None
+    if request.HasField("timeout"):
+        timeout_s = envelope.seconds("timeout", request.timeout)
+        if timeout_s <= 0:
+            raise InvalidEnvelope("timeout", "must be more than 0")
+    return ProcessSpecification(
+        argv=tuple(request.argv),
+        cwd=request.cwd,
+        env=dict(request.env),
+        terminal=_size(request.terminal) if request.HasField("terminal") else None,
+        timeout_s=timeout_s,
+    )
+
+
+def _size(size: process_pb2.TerminalSize) -> tuple[int, int]:
+    for field, value in (("terminal.rows", size.rows), ("terminal.columns", size.columns)):
+        if not 1 <= value <= limits.TERMINAL_CELLS_MAX:
+            raise InvalidEnvelope(field, f"must be from 1 to {limits.TERMINAL_CELLS_MAX}")
+    return size.rows, size.columns
+
+
+def _offset(value: int) -> int:
+    if value > _OFFSET_MAX:
+        raise InvalidEnvelope("offset", f"must be at most {_OFFSET_MAX}")
+    return value
+
+
+def _process(view: ProcessView) -> process_pb2.Process:
+    message = process_pb2.Process(
+        process_id=view.process_id,
+        pid=view.pid,
+        argv=view.argv,
+        state=_STATES[view.state],
+        exit_code=view.exit_code,
+        signal=view.signal,
+        call_id=view.call_id,
+        generation=view.generation,
+        started_at=timestamp(view.started_at),
+    )
+    if view.ended_at is not None:
+        message.ended_at.CopyFrom(timestamp(view.ended_at))
+    return message

@@ -53,6 +53,7 @@ class Services:
     session: SessionService
     tool: ToolService
     file: FileService
+    process: ProcessService
 
 
 class Server:
@@ -67,7 +68,7 @@ class Server:
         session_pb2_grpc.add_SessionServiceServicer_to_server(services.session, server)
         tool_pb2_grpc.add_ToolServiceServicer_to_server(services.tool, server)
         file_pb2_grpc.add_FileServiceServicer_to_server(services.file, server)
-        process_pb2_grpc.add_ProcessServiceServicer_to_server(ProcessService(), server)
+        process_pb2_grpc.add_ProcessServiceServicer_to_server(services.process, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._names = [
             adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"].full_name,

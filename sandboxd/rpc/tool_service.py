@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2, tool_pb2_grpc
 from sandboxd.errors import NotServed
@@ -16,7 +16,9 @@ from sandboxd.tools.registry import Registry
 class ToolService(tool_pb2_grpc.ToolServiceServicer):
     """Checks envelopes and converts; every decision is the calls' own."""
 
-    def __init__(self, calls: Calls, tools: Registry, boot_id: str, ledger_id: str) -> None:
+    def __init__(
+        self, calls: Calls, tools: Registry, boot_id: str, ledger_id: Callable[[], str]
+    ) -> None:
         self._calls = calls
         self._tools = [convert.tool(tool) for tool in tools.all()]
         self._boot_id = boot_id
@@ -54,7 +56,7 @@ class ToolService(tool_pb2_grpc.ToolServiceServicer):
             result=result,
             reason=error_pb2.REASON_RESULT_EXPIRED if expired else error_pb2.REASON_UNSPECIFIED,
             boot_id=self._boot_id,
-            ledger_id=self._ledger_id,
+            ledger_id=self._ledger_id(),
         )
 
     async def CancelCall(

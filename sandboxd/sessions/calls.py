@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sandbox_adapter.v1 import tool_pb2
+from sandboxd import fault_points
+from sandboxd.backends.base import Report, Sandbox
 from sandboxd.errors import (
     CallUnknown,
     Draining,
@@ -21,6 +24,7 @@ from sandboxd.errors import (
     IdConflict,
     ResultExpired,
     SandboxdError,
+    SandboxLost,
     SessionDeleted,
 )
 from sandboxd.log import EventLog
@@ -31,7 +35,7 @@ from sandboxd.sessions.directory import Directory
 from sandboxd.sessions.execution import Execution
 from sandboxd.sessions.ledger import Ledger, parse
 from sandboxd.sessions.live import LiveSession
-from sandboxd.sessions.records import CallPhase, CallRecord, SessionKey, State
+from sandboxd.sessions.records import CallPhase, CallRecord, ReservedCall, SessionKey, State
 from sandboxd.tools.registry import Registry
 
 _LOG: Final = EventLog("calls")
@@ -90,7 +94,9 @@ class Calls:
             # From here on every request with this id joins: no two of them can
             # both find nothing in the ledger.
             live.calls[call_id] = call
-            call.task = asyncio.create_task(self._drive(live, call))
+            call.task = asyncio.create_task(
+                self._drive(live, call, partial(self._outcome, live, call))
+            )
         elif call.digest != digest:
             raise IdConflict("call", call_id)
         else:
@@ -156,20 +162,45 @@ class Calls:
                     call.refuse(Draining())
                     call.task.cancel()
 
-    async def drain(self, grace_s: float, *, settle: bool) -> int:
-        """Waits for running calls; returns how many are late. `settle` makes those UNKNOWN."""
+    async def drain(self, grace_s: float) -> int:
+        """Waits for running calls; returns how many are late. Those stay reserved."""
         tasks = self._tasks()
         if not tasks:
             return 0
         _, late = await asyncio.wait(tasks, timeout=grace_s)
-        if late and settle:
-            for live in self._directory.all():
-                for call in list(live.calls.values()):
-                    if call.work is not None:
-                        call.work.cancel()
-            # The ledger's word is what remains of them; bounded, as a disk may hang.
-            await asyncio.wait(late, timeout=5.0)
         return len(late)
+
+    def resume(self, live: LiveSession, reserved: Sequence[ReservedCall]) -> None:
+        """Takes up the calls of an earlier daemon; each goes on once `live.adopted` is known.
+
+        From now on who asks with the same id joins, as if nothing had happened.
+        """
+        for each in reserved:
+            done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            call = Call(each.call_id, each.tool, {}, each.digest, None, done, Step.RUNNING)
+            live.calls[each.call_id] = call
+            call.task = asyncio.create_task(
+                self._drive(live, call, partial(self._resumed, live, call, each))
+            )
+
+    async def reconcile(self, live: LiveSession, sandbox: Sandbox, report: Report) -> None:
+        """Holds a guest's report against the ledger (security S7, S16).
+
+        What is recorded the guest may forget. A call that nobody reserved ends the session;
+        one of a number that the ledger never gave shows that the ledger was set back.
+        """
+        await self._ledger.compare(live.record.key, report.sequence)
+        for call_id in sorted(report.calls):
+            if call_id in live.calls:
+                continue
+            record = await self._ledger.find(live.record.key, call_id)
+            if record is not None:
+                sandbox.recorded(call_id)
+            elif call_id not in live.calls:
+                live.condemn(
+                    SandboxLost("PROTOCOL", "the guest reports a call that was never reserved")
+                )
+                return
 
     def _tasks(self) -> set[asyncio.Task[None]]:
         return {
@@ -216,7 +247,8 @@ class Calls:
             call.task.cancel()
             # A task of its own, because the one that waits for its turn is over.
             call.step = Step.RUNNING
-            call.task = asyncio.create_task(self._drive(live, call, unstarted=True))
+            unstarted = partial(self._execution.cancel_unstarted, live, call)
+            call.task = asyncio.create_task(self._drive(live, call, unstarted))
         elif call.step is Step.RUNNING:
             self._execution.begin_cancel(live, call)
 
@@ -224,16 +256,17 @@ class Calls:
         if live.calls.get(call.call_id) is call:
             del live.calls[call.call_id]
 
-    async def _drive(self, live: LiveSession, call: Call, *, unstarted: bool = False) -> None:
+    async def _drive(
+        self, live: LiveSession, call: Call, end: Callable[[], Awaitable[Outcome]]
+    ) -> None:
         """Brings the call to its end and tells every caller, whatever happens."""
         own = asyncio.current_task()
         try:
-            if unstarted:
-                outcome = await self._execution.cancel_unstarted(live, call)
-            else:
-                outcome = await self._outcome(live, call)
+            outcome = await end()
         except asyncio.CancelledError:
-            if call.task is own:
+            # A running one is left to the next daemon: its callers learn nothing but that
+            # their connection ends.
+            if call.task is own and call.step is not Step.RUNNING:
                 self._forget(live, call)
                 call.refuse(Draining())
             raise
@@ -267,9 +300,16 @@ class Calls:
             seen = live.record.epoch
             if call.epoch is not None and seen is not None and call.epoch < seen:
                 raise EpochStale(call.epoch, seen)
+            await fault_points.reach("call.found")
             sandbox = live.ready_sandbox()
             call.step = Step.RUNNING
             return await self._execution.run(live, call, sandbox)
+
+    async def _resumed(self, live: LiveSession, call: Call, reserved: ReservedCall) -> Outcome:
+        sandbox = await asyncio.shield(live.adopted)
+        # It holds one of the guest's workers, as it did before.
+        async with live.lane.turn():
+            return await self._execution.resume(live, call, reserved, sandbox)
 
     def _recorded(self, call_id: str, record: CallRecord) -> Outcome:
         if record.phase is CallPhase.EXPIRED:

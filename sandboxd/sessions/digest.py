@@ -27,9 +27,14 @@ def specification_digest(key: bytes, specification: Mapping[str, Any]) -> bytes:
     return _digest(key, "session", specification)
 
 
+def process_digest(key: bytes, specification: Mapping[str, Any]) -> bytes:
+    """Digest over what a client asked of a process."""
+    return _digest(key, "process", specification)
+
+
 def _digest(key: bytes, purpose: str, value: Mapping[str, Any]) -> bytes:
     canonical = rfc8785.dumps(_representable(value))
-    # The purpose separates the two uses of one key.
+    # The purpose separates the uses of one key.
     return hmac.digest(key, purpose.encode() + b"\0" + canonical, hashlib.sha256)
 
 

@@ -11,6 +11,7 @@ import asyncio
 import time
 from typing import Final
 
+from sandboxd import fault_points
 from sandboxd.backends.base import Backend
 from sandboxd.errors import SessionDeleted
 from sandboxd.log import EventLog
@@ -19,6 +20,7 @@ from sandboxd.sessions.call import Step
 from sandboxd.sessions.directory import Directory
 from sandboxd.sessions.ledger import Ledger
 from sandboxd.sessions.live import LiveSession
+from sandboxd.sessions.process_table import ProcessTable
 from sandboxd.sessions.records import EndCause, State
 from sandboxd.sessions.session import move
 from sandboxd.sessions.session_table import SessionTable
@@ -36,12 +38,14 @@ class Ends:
         backend: Backend,
         table: SessionTable,
         ledger: Ledger,
+        processes: ProcessTable,
         directory: Directory,
         metrics: Metrics,
     ) -> None:
         self._backend = backend
         self._table = table
         self._ledger = ledger
+        self._processes = processes
         self._directory = directory
         self._metrics = metrics
 
@@ -68,6 +72,7 @@ class Ends:
         if live.life_task is not None:
             live.life_task.cancel()
         await self._table.bury(live.record)
+        await fault_points.reach("delete.buried")
         gone = SessionDeleted(live.session_id)
         live.creation_failed(gone)
         if live.life_task is not None:
@@ -80,9 +85,12 @@ class Ends:
                 if call.task is not None:
                     call.task.cancel()
         await self._backend.remove(live.record.resource_id)
+        await fault_points.reach("delete.store_removed")
         await self._end_calls(live)
         await self._ledger.forget(live.record.key)
+        await self._processes.forget(live.record.key)
         await self._table.mark_removed(live.record.key)
+        await fault_points.reach("delete.marked")
         self._directory.drop(live)
 
     async def _end_calls(self, live: LiveSession) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sandbox_adapter.v1 import tool_pb2
-from sandboxd import limits
-from sandboxd.backends.base import Reply, Sandbox
+from sandboxd import fault_points, limits
+from sandboxd.backends.base import Channel, Reply, Sandbox
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
@@ -17,7 +18,8 @@ from sandboxd.sessions import outcomes
 from sandboxd.sessions.call import Call, Outcome
 from sandboxd.sessions.ledger import Ledger, Reservation
 from sandboxd.sessions.live import LiveSession
-from sandboxd.tools.base import CallContext, run_tool
+from sandboxd.sessions.records import ReservedCall
+from sandboxd.tools.base import Ask, InvalidInput, Tool, answer_of, refused, worded
 from sandboxd.tools.registry import Registry
 
 _LOG: Final = EventLog("calls")
@@ -42,29 +44,86 @@ class Execution:
         Raises what the reservation raises: then nothing ran. A fault of the tool's
         own code is recorded as UNKNOWN first and raised then.
         """
-        reservation = self._reservation(live, call)
-        await self._ledger.reserve(reservation)
+        tool = self._tools.find(call.tool)
+        asked = _asked(tool, call.raw)
+        memo = _memo(asked) if isinstance(asked, Ask) else None
+        reservation = self._reservation(live, call, memo)
+        sequence = await self._ledger.reserve(reservation)
+        await fault_points.reach("call.reserved")
         began = time.monotonic()
-        fault: BaseException | None = None
         if call.cancel_wanted:
             # It came while the reservation was written: nothing was sent yet.
-            result = outcomes.cancelled(started=False)
+            ended = _Ended(outcomes.cancelled(started=False))
+        elif isinstance(asked, Ask):
+            named = {"call_id": call.call_id, "sequence": sequence}
+            channel = _Measured(sandbox, self._metrics)
+            ended = await self._work(live, call, _worded(tool, asked.memo, channel, asked, named))
         else:
-            result, fault = await self._work(live, call, sandbox)
-        if call.cancelling is not None:
-            outcomes.mark_cancelled(result, await call.cancelling)
-        await self._record(live, reservation, result, time.monotonic() - began)
-        if fault is not None:
-            raise fault
-        return Outcome(result, False)
+            ended = _Ended(asked)
+        return await self._conclude(live, call, sandbox, reservation, ended, began)
+
+    async def resume(
+        self, live: LiveSession, call: Call, reserved: ReservedCall, sandbox: Sandbox | None
+    ) -> Outcome:
+        """Goes on with a call of an earlier daemon, where the guest that ran it is back.
+
+        Where it is not, or has no trace of the call, the outcome is UNKNOWN.
+        """
+        reservation = Reservation(
+            key=live.record.key,
+            call_id=reserved.call_id,
+            digest=reserved.digest,
+            tool=reserved.tool,
+            is_read=reserved.is_read,
+            generation=reserved.generation,
+            started_at=reserved.started_at,
+        )
+        began = time.monotonic() - max(0.0, time.time() - reserved.started_at)
+        ended = _Ended(outcomes.unknown(outcomes.WORKER_STOPPED))
+        if sandbox is not None and reserved.memo is not None and _is_known(sandbox, reserved):
+            tool, memo = self._tools.find(reserved.tool), reserved.memo
+            attach = Ask(
+                "attach",
+                {},
+                {},
+                reply_bytes_max=memo["reply_bytes_max"],
+                timeout_s=memo["timeout_s"],
+            )
+            named = {"call_id": reserved.call_id}
+            ended = await self._work(
+                live, call, _worded(tool, memo["words"], sandbox, attach, named)
+            )
+        return await self._conclude(live, call, sandbox, reservation, ended, began)
 
     async def cancel_unstarted(self, live: LiveSession, call: Call) -> Outcome:
         """Records a call that was cancelled in the queue, so that its id runs nothing later."""
-        reservation = self._reservation(live, call)
+        reservation = self._reservation(live, call, None)
         await self._ledger.reserve(reservation)
         result = outcomes.cancelled(started=False)
         await self._record(live, reservation, result, 0.0)
         return Outcome(result, False)
+
+    async def _conclude(
+        self,
+        live: LiveSession,
+        call: Call,
+        sandbox: Sandbox | None,
+        reservation: Reservation,
+        ended: _Ended,
+        began: float,
+    ) -> Outcome:
+        """Records what came of a call. `began` is on the monotonic clock."""
+        await fault_points.reach("call.answered")
+        if call.cancelling is not None:
+            outcomes.mark_cancelled(ended.result, await call.cancelling)
+        await self._record(live, reservation, ended.result, time.monotonic() - began)
+        await fault_points.reach("call.recorded")
+        if sandbox is not None:
+            # Durable, so the guest may let go of it.
+            sandbox.recorded(call.call_id)
+        if ended.fault is not None:
+            raise ended.fault
+        return Outcome(ended.result, False)
 
     def begin_cancel(self, live: LiveSession, call: Call) -> None:
         """Asks the guest to end the call's process tree; once a call.
@@ -79,7 +138,9 @@ class Execution:
         """What is left to say of a call whose result could not be recorded."""
         return outcomes.unknown(outcomes.FAULT)
 
-    def _reservation(self, live: LiveSession, call: Call) -> Reservation:
+    def _reservation(
+        self, live: LiveSession, call: Call, memo: Mapping[str, Any] | None
+    ) -> Reservation:
         tool = self._tools.find(call.tool)
         return Reservation(
             key=live.record.key,
@@ -89,35 +150,34 @@ class Execution:
             is_read=tool.effect == tool_pb2.EFFECT_CLASS_READ,
             generation=live.record.generation,
             started_at=time.time(),
+            memo=memo,
         )
 
     async def _work(
-        self, live: LiveSession, call: Call, sandbox: Sandbox
-    ) -> tuple[tool_pb2.ToolResult, BaseException | None]:
-        facts = sandbox.facts
-        context = CallContext(
-            call_id=call.call_id,
-            channel=_Measured(sandbox, self._metrics),
-            working_directory=facts.working_directory,
-            home_directory=facts.home_directory,
-            shell=facts.shell,
-            search_engine=facts.search_engine,
-        )
-        work = asyncio.create_task(run_tool(self._tools.find(call.tool), context, call.raw))
+        self,
+        live: LiveSession,
+        call: Call,
+        worded: Coroutine[Any, Any, tool_pb2.ToolResult],
+    ) -> _Ended:
+        work = asyncio.create_task(worded)
         call.work = work
+        if call.cancel_wanted:
+            # Of a call that is resumed: the wish came while its guest was awaited.
+            self.begin_cancel(live, call)
         try:
+            await fault_points.reach("call.sent")
             await asyncio.wait({work})
         finally:
             work.cancel()
         if work.cancelled():
-            return _cut_off(live, call), None
+            return _Ended(_cut_off(live, call))
         error = work.exception()
         if error is None:
-            return work.result(), None
+            return _Ended(work.result())
         if isinstance(error, SandboxLost):
-            return _lost(live, error), None
+            return _Ended(_lost(live, error))
         _LOG.error("tool broke off", tool=call.tool, session=live.session_id, cause=error)
-        return outcomes.unknown(outcomes.FAULT), error
+        return _Ended(outcomes.unknown(outcomes.FAULT), error)
 
     async def _cancel(
         self, sandbox: Sandbox, call: Call, work: asyncio.Task[tool_pb2.ToolResult]
@@ -173,6 +233,42 @@ class Execution:
             # has set the note anyway.
             live.record.restart_untold |= told
             raise
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What came of the work, and the fault of this program that broke it off, if one did."""
+
+    result: tool_pb2.ToolResult
+    fault: BaseException | None = None
+
+
+def _asked(tool: Tool, raw: Mapping[str, Any]) -> Ask | tool_pb2.ToolResult:
+    """What the tool asks of the guest; where the input is at fault, already the result."""
+    try:
+        return tool.ask(raw)
+    except InvalidInput as error:
+        return refused(error)
+
+
+def _memo(ask: Ask) -> Mapping[str, Any]:
+    return {
+        "words": ask.memo,
+        "reply_bytes_max": ask.reply_bytes_max,
+        "timeout_s": ask.timeout_s,
+    }
+
+
+async def _worded(
+    tool: Tool, memo: Mapping[str, Any], channel: Channel, ask: Ask, named: Mapping[str, Any]
+) -> tool_pb2.ToolResult:
+    return worded(tool, memo, await answer_of(channel, ask, named))
+
+
+def _is_known(sandbox: Sandbox, reserved: ReservedCall) -> bool:
+    """Whether the guest that is back is the one that ran the call, and says so."""
+    same = sandbox.generation == reserved.generation
+    return same and reserved.call_id in sandbox.report.calls
 
 
 class _Measured:

@@ -1,20 +1,23 @@
 """The ledger: reserve, act, record (contract.md 2, security S16).
 
 A call is reserved durably before its effect starts and its result is recorded
-before anybody is answered. What a daemon's death cut off in between becomes
-UNKNOWN when the next one starts: never a guess, never a silent second run.
+before anybody is answered. What a daemon's death cut off in between is the next one's to
+ask the guest for, and UNKNOWN where that cannot tell: never a guess, never a silent second
+run.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd.errors import LedgerFull
-from sandboxd.sessions import outcomes
-from sandboxd.sessions.records import CallPhase, CallRecord, SessionKey
+from sandboxd.sessions.records import CallPhase, CallRecord, ReservedCall, SessionKey
 from sandboxd.sessions.store import Store
 
 
@@ -29,6 +32,10 @@ class Reservation:
     is_read: bool
     generation: int
     started_at: float
+    memo: Mapping[str, Any] | None = None
+    """What it takes to word the guest's answer (`tools/base.py`, `Ask.memo`), with the bounds
+    of the answer: `{"words": {...}, "reply_bytes_max": N, "timeout_s": S}`. None where no
+    guest is asked."""
 
 
 @dataclass
@@ -47,21 +54,28 @@ class Ledger:
         # Touched on the store's thread alone, so reserving costs no count of rows.
         self._usage: dict[str, _Usage] = defaultdict(_Usage)
 
-    async def open(self, now: float) -> int:
-        """Counts what is there and settles what was cut off. Returns how many became UNKNOWN."""
-        return await self._store.run(self._open, now)
+    async def open(self) -> None:
+        """Counts what is there."""
+        await self._store.run(self._count)
+
+    async def reserved(self, key: SessionKey) -> list[ReservedCall]:
+        """The session's calls that were reserved and not recorded, in the order of their start."""
+        return await self._store.run(_reserved, key)
 
     async def find(self, key: SessionKey, call_id: str) -> CallRecord | None:
         """What is recorded under the id, or None: then nothing ran under it."""
         return await self._store.run(_find, key, call_id)
 
-    async def reserve(self, reservation: Reservation) -> None:
+    async def reserve(self, reservation: Reservation) -> int:
         """Makes the call known. Nothing may run before this has returned.
+
+        Returns the call's number in its session, from 1. A guest that was told it shows a
+        ledger that was set back (security S16).
 
         Raises `LedgerFull` at the tenant's bounds and `sqlite3.Error` where the
         database refuses; in both cases nothing may run.
         """
-        await self._store.run(self._reserve, reservation)
+        return await self._store.run(self._reserve, reservation)
 
     async def record(
         self, reservation: Reservation, result: bytes, finished_at: float, *, restart_told: bool
@@ -73,6 +87,11 @@ class Ledger:
         """
         await self._store.run(self._record, reservation, result, finished_at, restart_told)
 
+    async def compare(self, key: SessionKey, seen: int) -> None:
+        """Renews `ledger_id` where a guest was told a greater number than this holds."""
+        if seen > await self._store.run(_sequence, key):
+            await self._store.renew_ledger_id()
+
     async def expire(self, before: float) -> int:
         """Drops results from before that time and, beyond the byte bound, of reads. Counts them."""
         return await self._store.run(self._expire, before)
@@ -80,22 +99,6 @@ class Ledger:
     async def forget(self, key: SessionKey) -> None:
         """Drops every call of a session that is gone."""
         await self._store.run(self._forget, key)
-
-    def _open(self, connection: sqlite3.Connection, now: float) -> int:
-        cut_off = connection.execute(
-            "SELECT tenant, session_id, call_id, generation, started_at FROM calls "
-            "WHERE phase = 'reserved'"
-        ).fetchall()
-        for tenant, session_id, call_id, generation, started_at in cut_off:
-            result = outcomes.unknown(outcomes.WORKER_STOPPED)
-            outcomes.stamp(result, generation, started_at, None)
-            connection.execute(
-                "UPDATE calls SET phase = 'finished', result = ?, finished_at = ? "
-                "WHERE tenant = ? AND session_id = ? AND call_id = ?",
-                (result.SerializeToString(), now, tenant, session_id, call_id),
-            )
-        self._count(connection)
-        return len(cut_off)
 
     def _count(self, connection: sqlite3.Connection) -> None:
         self._usage.clear()
@@ -115,15 +118,22 @@ class Ledger:
         usage.rows -= rows
         usage.result_bytes -= size
 
-    def _reserve(self, connection: sqlite3.Connection, call: Reservation) -> None:
+    def _reserve(self, connection: sqlite3.Connection, call: Reservation) -> int:
         usage = self._usage[call.key.tenant]
         if usage.result_bytes >= self._result_bytes_max:
             self._shrink(connection, call.key.tenant)
         if usage.rows >= self._rows_max or usage.result_bytes >= self._result_bytes_max:
             raise LedgerFull
+        row = connection.execute(
+            "UPDATE sessions SET call_sequence = call_sequence + 1 "
+            "WHERE tenant = ? AND session_id = ? RETURNING call_sequence",
+            call.key,
+        ).fetchone()
+        sequence = int(row[0]) if row is not None else 0
         connection.execute(
             "INSERT INTO calls (tenant, session_id, call_id, digest, tool, is_read, phase, "
-            "generation, started_at) VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?, ?)",
+            "generation, started_at, sequence, memo) "
+            "VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?, ?)",
             (
                 *call.key,
                 call.call_id,
@@ -132,9 +142,12 @@ class Ledger:
                 int(call.is_read),
                 call.generation,
                 call.started_at,
+                sequence,
+                None if call.memo is None else json.dumps(call.memo),
             ),
         )
         usage.rows += 1
+        return sequence
 
     def _record(
         self,
@@ -145,7 +158,8 @@ class Ledger:
         restart_told: bool,
     ) -> None:
         cursor = connection.execute(
-            "UPDATE calls SET phase = 'finished', result = ?, finished_at = ? "
+            # The memo is of use no more, and holds parts of the input.
+            "UPDATE calls SET phase = 'finished', result = ?, finished_at = ?, memo = NULL "
             "WHERE tenant = ? AND session_id = ? AND call_id = ? AND phase = 'reserved'",
             (result, finished_at, *call.key, call.call_id),
         )
@@ -196,6 +210,34 @@ class Ledger:
             "WHERE tenant = ? AND session_id = ? AND call_id = ?",
             dropped,
         )
+
+
+def _sequence(connection: sqlite3.Connection, key: SessionKey) -> int:
+    row = connection.execute(
+        "SELECT call_sequence FROM sessions WHERE tenant = ? AND session_id = ?", key
+    ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _reserved(connection: sqlite3.Connection, key: SessionKey) -> list[ReservedCall]:
+    rows = connection.execute(
+        "SELECT call_id, digest, tool, is_read, generation, started_at, sequence, memo FROM calls "
+        "WHERE tenant = ? AND session_id = ? AND phase = 'reserved' ORDER BY sequence",
+        key,
+    ).fetchall()
+    return [
+        ReservedCall(
+            call_id=row[0],
+            digest=row[1],
+            tool=row[2],
+            is_read=bool(row[3]),
+            generation=row[4],
+            started_at=row[5],
+            sequence=row[6],
+            memo=None if row[7] is None else json.loads(row[7]),
+        )
+        for row in rows
+    ]
 
 
 def _find(connection: sqlite3.Connection, key: SessionKey, call_id: str) -> CallRecord | None:

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING
 
 from sandboxd import limits
 from sandboxd.backends.base import Sandbox
-from sandboxd.errors import EpochStale, SandboxLost, SessionDeleted, SessionFailed, SessionNotReady
+from sandboxd.errors import (
+    EngineDown,
+    EpochStale,
+    SandboxLost,
+    SessionDeleted,
+    SessionFailed,
+    SessionNotReady,
+)
 from sandboxd.sessions.lane import Lane
 from sandboxd.sessions.records import EndCause, SessionRecord, State
+from sandboxd.sessions.session import ENGINE_DOWN
 
 if TYPE_CHECKING:
     from sandboxd.sessions.call import Call
@@ -39,6 +47,9 @@ class LiveSession:
         """Set once, when the session's end begins."""
         self.created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolves when the creation has ended, well or badly. Waited for behind a shield."""
+        self.adopted: asyncio.Future[Sandbox | None] = asyncio.get_running_loop().create_future()
+        """Of a session of an earlier daemon: its sandbox once that is back, None where it is not.
+        Waited for behind a shield."""
         self.life_task: asyncio.Task[None] | None = None
         """Creates or adopts the sandbox, then watches it and starts it anew."""
         self.end_task: asyncio.Task[None] | None = None
@@ -54,13 +65,16 @@ class LiveSession:
     def ready_sandbox(self) -> Sandbox:
         """The sandbox, for a call or verb that starts now.
 
-        Raises `SessionDeleted`, `SessionFailed` or `SessionNotReady`.
+        Raises `SessionDeleted`, `SessionFailed`, `SessionNotReady`, or `EngineDown` where it
+        waits for the engine.
         """
         state = self.record.state
         if state is State.DELETED:
             raise SessionDeleted(self.session_id)
         if state is State.FAILED:
             raise SessionFailed(self.session_id, self.record.reason, self.record.message)
+        if state is State.RESTARTING and self.record.reason == ENGINE_DOWN:
+            raise EngineDown
         if state is not State.READY or self.sandbox is None or self.sandbox.lost.done():
             raise SessionNotReady(self.session_id)
         return self.sandbox
@@ -85,6 +99,11 @@ class LiveSession:
             self.created.set_exception(error)
             # Everybody may be gone; then nobody else would retrieve it.
             self.created.exception()
+
+    def settle_adoption(self, sandbox: Sandbox | None) -> None:
+        """Says what became of the sandbox of an earlier daemon. The first word counts."""
+        if not self.adopted.done():
+            self.adopted.set_result(sandbox)
 
     def condemn(self, error: SandboxLost) -> None:
         """Says that the guest answered what no guest of ours answers."""

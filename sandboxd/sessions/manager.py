@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
+from sandboxd import fault_points
 from sandboxd.config import Settings
 from sandboxd.errors import (
     CallerError,
@@ -192,6 +193,7 @@ class SessionManager:
             # The row stands before the engine is touched, so that a crash leaves
             # nothing that nobody knows of.
             await self._table.insert(live.record)
+            await fault_points.reach("create.inserted")
             await self._starts.first(live)
         except asyncio.CancelledError:
             await self._give_up(live, Draining())

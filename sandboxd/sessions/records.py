@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sandboxd.backends.base import SandboxFacts
 from sandboxd.config import ProfileSettings
@@ -105,3 +105,18 @@ class CallRecord:
     digest: bytes
     result: bytes | None
     """A serialised `ToolResult`. None unless finished."""
+
+
+@dataclass(frozen=True)
+class ReservedCall:
+    """A call that an earlier daemon reserved and did not record."""
+
+    call_id: str
+    digest: bytes
+    tool: str
+    is_read: bool
+    generation: int
+    started_at: float
+    sequence: int
+    memo: Mapping[str, Any] | None
+    """See `ledger.Reservation`. None of a call that was reserved and never asked for."""

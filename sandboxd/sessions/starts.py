@@ -13,22 +13,34 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from sandboxd import limits
-from sandboxd.backends.base import Backend, Sandbox, SandboxSpec
+from sandboxd import fault_points, limits
+from sandboxd.backends.base import Backend, Report, Sandbox, SandboxSpec
 from sandboxd.errors import CreateFailed, EngineDown, GuestFault, SandboxdError, SandboxLost
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
 from sandboxd.sessions.directory import Directory
 from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.records import SessionRecord, State
-from sandboxd.sessions.session import count_restart, may_restart, move
+from sandboxd.sessions.session import (
+    count_restart,
+    engine_down,
+    may_restart,
+    move,
+    sandbox_lost,
+)
 from sandboxd.sessions.session_table import SessionTable
 
 _LOG: Final = EventLog("sessions")
 CONFIGURE_S_MAX: Final = 30.0
 RESTART_PAUSE_S: Final = 1.0
 """Between a start that failed and the next."""
+ENGINE_REST_S: Final = 1.0
+"""Before an engine that did not answer is asked again."""
 ADOPTING: Final = "ADOPTING"
+
+
+Reconcile = Callable[[LiveSession, Sandbox, Report], Awaitable[None]]
+"""Holds what a guest reports of calls against the ledger."""
 
 
 class Starts:
@@ -41,11 +53,14 @@ class Starts:
         directory: Directory,
         metrics: Metrics,
         parallel_max: int,
+        reconcile: Reconcile,
     ) -> None:
         self._backend = backend
         self._table = table
         self._directory = directory
         self._metrics = metrics
+        self._reconcile = reconcile
+        self._reconciling: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(parallel_max)
 
     async def first(self, live: LiveSession) -> None:
@@ -72,7 +87,12 @@ class Starts:
         """A fault of this program fails the session; else it would be starting for ever."""
         try:
             await life(live)
+        except asyncio.CancelledError:
+            # Its calls wait for this.
+            live.settle_adoption(None)
+            raise
         except Exception as error:  # noqa: BLE001 - nobody else waits for this task
+            live.settle_adoption(None)
             _LOG.error("the life of a session broke off", session=live.session_id, cause=error)
             if not live.created.done():
                 live.created.set_result(None)
@@ -122,6 +142,7 @@ class Starts:
         record = live.record
         if record.state is State.RESTARTING:
             # The daemon ended between counting the restart and making it.
+            live.settle_adoption(None)
             live.created.set_result(None)
             await self._again(live)
         else:
@@ -129,6 +150,7 @@ class Starts:
             move(record, State.RESTARTING, ADOPTING, "The worker was restarted.")
             self._directory.count()
             adopted = await self._adopt(live)
+            live.settle_adoption(live.sandbox if adopted else None)
             if not live.created.done():
                 live.created.set_result(None)
             if not adopted:
@@ -146,9 +168,10 @@ class Starts:
                 )
                 if sandbox is None:
                     return False
+                await fault_points.reach("recovery.adopted")
                 await _configure(sandbox, record)
-            except EngineDown as error:
-                await asyncio.sleep(error.retry_s)
+            except EngineDown:
+                await _rest_for_engine(live)
                 continue
             except (GuestFault, SandboxdError) as error:
                 _LOG.warning("not adopted", session=live.session_id, detail=error.operator_text)
@@ -157,6 +180,7 @@ class Starts:
                     return True
                 return False
             await self._ready(live, sandbox, record.facts.phases_s)
+            await self._reconcile(live, sandbox, sandbox.report)
             _LOG.info("session adopted", session=live.session_id, generation=record.generation)
             return True
 
@@ -171,6 +195,7 @@ class Starts:
         self._directory.count()
         # Intent first: after a crash the next daemon knows that this generation is due.
         await self._table.save_life(record)
+        await fault_points.reach("restart.counted")
         self._metrics.session_restart()
         await self._again(live)
 
@@ -178,9 +203,11 @@ class Starts:
         while True:
             try:
                 await self._backend.release(live.record.resource_id)
+                sandbox_lost(live.record)
+                await fault_points.reach("restart.released")
                 await self._start(live)
-            except EngineDown as error:
-                await asyncio.sleep(error.retry_s)
+            except EngineDown:
+                await _rest_for_engine(live)
             except CreateFailed as error:
                 _LOG.warning("restart failed", session=live.session_id, detail=error.operator_text)
                 if not may_restart(live.record, time.time()):
@@ -202,6 +229,7 @@ class Starts:
             admit_s = time.monotonic() - asked
             record = live.record
             sandbox = await self._backend.create(_spec(record), lambda _phase: None)
+            await fault_points.reach("create.greeted")
             try:
                 await _configure(sandbox, record)
             except (GuestFault, SandboxLost) as error:
@@ -221,6 +249,7 @@ class Starts:
         self, live: LiveSession, sandbox: Sandbox, phases_s: Mapping[str, float]
     ) -> None:
         record = live.record
+        sandbox.on_report = lambda report: self._reported(live, sandbox, report)
         record.facts = dataclasses.replace(sandbox.facts, phases_s=dict(phases_s))
         record.secret_digest = sandbox.secret_digest
         ready = dataclasses.replace(record)
@@ -228,9 +257,23 @@ class Starts:
         # Durable before anybody is told; a daemon that dies in between finds the
         # earlier state and starts the sandbox once more, which nobody has used.
         await self._table.save_life(ready)
+        await fault_points.reach("create.saved")
         move(record, State.READY)
         live.sandbox = sandbox
         self._directory.count()
+
+    def _reported(self, live: LiveSession, sandbox: Sandbox, report: Report) -> None:
+        """The guest has come back to this daemon: what it says of calls is looked at."""
+
+        async def look() -> None:
+            try:
+                await self._reconcile(live, sandbox, report)
+            except Exception as error:  # noqa: BLE001 - nobody else waits for this task
+                _LOG.error("a report was not looked at", session=live.session_id, cause=error)
+
+        task = asyncio.create_task(look())
+        self._reconciling.add(task)
+        task.add_done_callback(self._reconciling.discard)
 
 
 async def _lost(live: LiveSession, sandbox: Sandbox) -> SandboxLost:
@@ -238,6 +281,12 @@ async def _lost(live: LiveSession, sandbox: Sandbox) -> SandboxLost:
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     error: object = live.condemned.result() if live.condemned.done() else sandbox.lost.result()
     return error if isinstance(error, SandboxLost) else SandboxLost("ENDED", str(error))
+
+
+async def _rest_for_engine(live: LiveSession) -> None:
+    """Short: an engine that is known to be down is asked by its one probe alone."""
+    engine_down(live.record)
+    await asyncio.sleep(ENGINE_REST_S)
 
 
 async def _configure(sandbox: Sandbox, record: SessionRecord) -> None:

@@ -2,8 +2,9 @@
 
 `synchronous=NORMAL` in WAL mode is durable against the death of any process, not
 against that of the host; hence `ledger_id` is renewed after an unclean boot of
-the host (contract.md 2). The folder is locked by a file that lies directly in
-it, which is mounted into no sandbox (security S16).
+the host, where the database is another file than before, and where a guest has seen
+more calls than it holds (contract.md 2, security S16). The folder is locked by a file that
+lies directly in it, which is mounted into no sandbox.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from sandboxd.errors import EXIT_STATE, StartupError
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 BUSY_TIMEOUT_MS = 5_000
+_DATABASE = "state.db"
 _HOST_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _SCHEMA = """
@@ -80,6 +82,32 @@ CREATE TABLE calls (
 CREATE INDEX calls_by_age ON calls (tenant, phase, is_read, finished_at);
 """
 
+_STEPS: dict[int, str] = {
+    # What a daemon needs to go on with the calls of the one before it.
+    2: """
+ALTER TABLE sessions ADD COLUMN call_sequence INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE calls ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE calls ADD COLUMN memo TEXT;
+
+CREATE TABLE processes (
+    tenant       TEXT NOT NULL,
+    session_id   TEXT NOT NULL,
+    process_id   TEXT NOT NULL,
+    digest       BLOB NOT NULL,
+    argv         TEXT NOT NULL,
+    generation   INTEGER NOT NULL,
+    started_at   REAL NOT NULL,
+    pid          INTEGER NOT NULL,
+    ended_at     REAL,
+    exit_code    INTEGER,
+    signal       INTEGER,
+    PRIMARY KEY (tenant, session_id, process_id),
+    FOREIGN KEY (tenant, session_id) REFERENCES sessions (tenant, session_id) ON DELETE CASCADE
+) WITHOUT ROWID;
+""",
+}
+"""From the format before to this one. The first format is `_SCHEMA`."""
+
 
 class Store:
     """Owns the state folder while it lives.
@@ -132,6 +160,19 @@ class Store:
             asyncio.get_running_loop().run_in_executor(self._thread, transaction)
         )
 
+    async def renew_ledger_id(self) -> None:
+        """The history is not what was: nothing that it lacks may be taken for proof.
+
+        Durable when this returns; from then on `ledger_id` is another.
+        """
+
+        def renew(connection: sqlite3.Connection) -> str:
+            made = _new_ledger_id()
+            connection.execute("UPDATE meta SET value = ? WHERE name = 'ledger_id'", (made,))
+            return made
+
+        self.ledger_id = await self.run(renew)
+
     async def fold_log(self) -> None:
         """Folds the write-ahead log into the database, where deleted rows are overwritten.
 
@@ -159,7 +200,7 @@ class Store:
             os.chmod(folder, 0o700)
             self._take_lock(folder / "sandboxd.lock")
             # The database's side files take the mode of the database itself.
-            path = folder / "state.db"
+            path = folder / _DATABASE
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             os.chmod(path, 0o600)
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
@@ -201,10 +242,9 @@ class Store:
                 f"{FORMAT_VERSION}",
                 EXIT_STATE,
             )
-        if found == 0:
-            connection.executescript(
-                f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
-            )
+        for version in range(found + 1, FORMAT_VERSION + 1):
+            step = _SCHEMA if version == 1 else _STEPS[version]
+            connection.executescript(f"BEGIN; {step} PRAGMA user_version = {version}; COMMIT;")
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             self._load_identity(connection)
@@ -217,17 +257,25 @@ class Store:
         # A commit that the host's end may have undone must not be claimed: the
         # history counts as intact only in the same boot, or after a clean end.
         intact = meta.get("host_boot_id") == host_boot_id or meta.get("clean") == "1"
+        # Another file than the one that was written last: a copy of some earlier day.
+        file_id = self._file_id()
+        intact = intact and meta.get("file_id") in (None, file_id)
         kept = meta.get("ledger_id")
-        self.ledger_id = kept if intact and isinstance(kept, str) else f"l{uuid.uuid4().hex}"
+        self.ledger_id = kept if intact and isinstance(kept, str) else _new_ledger_id()
         connection.executemany(
             "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)",
             [
                 ("digest_key", self.digest_key),
                 ("ledger_id", self.ledger_id),
                 ("host_boot_id", host_boot_id),
+                ("file_id", file_id),
                 ("clean", "0"),
             ],
         )
+
+    def _file_id(self) -> str:
+        status = os.stat(self._folder / _DATABASE)
+        return f"{status.st_dev}:{status.st_ino}"
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
@@ -242,6 +290,10 @@ class Store:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             connection.close()
+
+
+def _new_ledger_id() -> str:
+    return f"l{uuid.uuid4().hex}"
 
 
 def _host_boot_id() -> str:

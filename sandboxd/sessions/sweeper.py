@@ -12,11 +12,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from sandboxd import limits
+from sandboxd import fault_points, limits
 from sandboxd.backends.base import Backend
 from sandboxd.errors import EngineDown, SandboxdError
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
+from sandboxd.sessions.calls import Calls
 from sandboxd.sessions.directory import Directory
 from sandboxd.sessions.ends import Ends
 from sandboxd.sessions.ledger import Ledger
@@ -39,6 +40,7 @@ class Sweeper:
         table: SessionTable,
         ledger: Ledger,
         directory: Directory,
+        calls: Calls,
         starts: Starts,
         ends: Ends,
         metrics: Metrics,
@@ -48,6 +50,7 @@ class Sweeper:
         self._table = table
         self._ledger = ledger
         self._directory = directory
+        self._calls = calls
         self._starts = starts
         self._ends = ends
         self._metrics = metrics
@@ -56,11 +59,11 @@ class Sweeper:
 
     async def recover(self) -> None:
         """Takes over what an earlier daemon left: sessions, cut-off calls, ends begun."""
-        cut_off = await self._ledger.open(time.time())
-        if cut_off:
-            _LOG.warning("calls were cut off: their outcome is unknown", calls=cut_off)
+        await self._ledger.open()
         adopting: set[asyncio.Future[None]] = set()
-        for record in await self._table.load():
+        records = await self._table.load()
+        await fault_points.reach("recovery.loaded")
+        for record in records:
             live = await self._recover(record)
             if live is not None and live.life_task is not None:
                 adopting.add(live.created)
@@ -92,18 +95,29 @@ class Sweeper:
             await self._table.discard(record.key)
             return None
         live = LiveSession(record)
+        if record.state is not State.DELETED:
+            # Before anybody can find the session: a repeat of a call must join it.
+            await self._resume_calls(live)
         self._directory.put(live)
         if record.state is State.DELETED:
             live.created.set_result(None)
             self._ends.begin(live, EndCause.DELETED)
         elif record.state is State.FAILED:
             live.created.set_result(None)
+            live.settle_adoption(None)
             live.release_due = True
         elif _expiry(live, time.time()) is None:
             self._starts.adopt(live)
         else:
             live.created.set_result(None)  # expired meanwhile: the first sweep ends it
+            live.settle_adoption(None)
         return live
+
+    async def _resume_calls(self, live: LiveSession) -> None:
+        reserved = await self._ledger.reserved(live.record.key)
+        if reserved:
+            _LOG.info("calls were cut off", session=live.session_id, calls=len(reserved))
+            self._calls.resume(live, reserved)
 
     async def _step(self, name: str, action: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -151,6 +165,7 @@ class Sweeper:
 
     async def _remove_unowned(self) -> None:
         found = await self._backend.owned()
+        await fault_points.reach("sweep.listed")
         # Read after the listing: whatever was made by then had its session before.
         unowned = found - self._directory.resource_ids()
         first: SandboxdError | None = None
@@ -163,6 +178,7 @@ class Sweeper:
             except SandboxdError as error:
                 first = first or error
             else:
+                await fault_points.reach("sweep.removed")
                 _LOG.info("removed what no session owns", resource=resource_id)
         if first is not None:
             raise first

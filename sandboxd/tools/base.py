@@ -1,10 +1,14 @@
 """What a tool is.
 
-A tool takes the model's input as a JSON object, checks it, asks the guest for
-facts, and words the result. It opens no file and starts no process itself: the
-machine is an argument (`Channel`). Results are messages of the contract
-(`tool_pb2.ToolResult`); there is no second set of classes to keep in step. The
-session manager fills in what it alone knows: generation, times, `replayed`.
+A tool is two pure functions. `ask` takes the model's input as a JSON object, checks it,
+and says what the guest is to do: one op. `word` takes the guest's answer and words the
+result. Between the two stand the guest and, maybe, the end of one daemon and the start of
+the next: so what `word` needs of the input is a small memo that the ledger keeps
+(contract.md 2).
+
+Results are messages of the contract (`tool_pb2.ToolResult`); there is no second set of
+classes to keep in step. The session manager fills in what it alone knows: generation,
+times, `replayed`.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2
-from sandboxd.backends.base import Channel
+from sandboxd.backends.base import Channel, Reply
 from sandboxd.errors import GuestFault
 from sandboxd.tools.wording import plain
 
@@ -24,17 +28,17 @@ FAULT_CHARS_MAX: Final = 20_000
 
 
 @dataclass(frozen=True)
-class CallContext:
-    """What a tool may use while it runs."""
+class Ask:
+    """One op of the guest, see `guest/README.md`; `call_id` is added by who sends it."""
 
-    call_id: str
-    channel: Channel
-    working_directory: str
-    home_directory: str
-    shell: str
-    """Path of the shell, empty where there is none."""
-    search_engine: str
-    """Engine behind grep and its version, empty where there is none."""
+    op: str
+    args: Mapping[str, Any]
+    memo: JsonObject
+    """What `word` needs of the input: a few short texts and numbers, as JSON."""
+    body: bytes = b""
+    reply_bytes_max: int = 0
+    timeout_s: float = 60.0
+    """After which a missing answer means a dead guest."""
 
 
 class InvalidInput(Exception):
@@ -61,11 +65,15 @@ class Tool(Protocol):
     timeout_default_s: float | None
     timeout_max_s: float | None
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
-        """Checks `raw` and runs the call.
+    def ask(self, raw: JsonObject) -> Ask:
+        """Checks the input. Raises `InvalidInput` for a fault of it; then nothing runs."""
+        ...
 
-        Raises `InvalidInput` for a fault of the input and lets `GuestFault`,
-        `SandboxLost` and cancellation pass: `run_tool` words them once for all.
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        """Words what the guest answered to the op of `ask`.
+
+        Raises `InvalidInput` for faults of the input that only the guest could see, lets
+        other `GuestFault`s pass, and raises `SandboxLost` where the facts are none.
         """
         ...
 
@@ -93,15 +101,28 @@ def failed(reason: str, text: str) -> tool_pb2.ToolResult:
     )
 
 
-async def run_tool(tool: Tool, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
-    """Runs a tool and turns every fault of the call into a result.
+def refused(error: InvalidInput | GuestFault) -> tool_pb2.ToolResult:
+    """The result of a call whose input, or whose op, was refused."""
+    return failed(error.reason, str(error))
 
-    `SandboxLost` passes: what it means for the call is the session manager's to
-    say.
-    """
+
+def worded(tool: Tool, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+    """`Tool.word`, with every fault of the call as a result. Lets `SandboxLost` pass."""
     try:
-        return await tool.run(context, raw)
-    except InvalidInput as error:
-        return failed(error.reason, str(error))
-    except GuestFault as error:
-        return failed(error.reason, str(error))
+        return tool.word(memo, answer)
+    except (InvalidInput, GuestFault) as error:
+        return refused(error)
+
+
+async def answer_of(channel: Channel, ask: Ask, call: Mapping[str, Any]) -> Reply | GuestFault:
+    """Sends an op for a call. `call` names it: `call_id`, and `sequence` where it has one."""
+    try:
+        return await channel.request(
+            ask.op,
+            {**ask.args, **call},
+            ask.body,
+            reply_bytes_max=ask.reply_bytes_max,
+            timeout_s=ask.timeout_s,
+        )
+    except GuestFault as fault:
+        return fault

@@ -13,8 +13,9 @@ from pydantic import Field
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd import limits
+from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
-from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject
 from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.inputs import Fields, encoded
 from sandboxd.tools.wording import counted, own_line, plain
@@ -104,7 +105,7 @@ class BashTool:
         self._default_s = min(timeout_default_s, timeout_max_s)
         self.schema: JsonObject = _schema(self._default_s, self._max_s)
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+    def ask(self, raw: JsonObject) -> Ask:
         fields = Fields(raw, ("command", "timeout"))
         command = encoded(fields.text("command"), "command")
         if b"\0" in command:
@@ -117,29 +118,31 @@ class BashTool:
             )
         asked_s = _asked_timeout(raw)
         timeout_s = min(asked_s, self._max_s) if asked_s else self._default_s
-        try:
-            reply = await context.channel.request(
-                "run",
-                {"call_id": context.call_id, "timeout_s": timeout_s},
-                command,
-                reply_bytes_max=limits.BASH_BYTES_MAX,
-                timeout_s=timeout_s + ANSWER_SLACK_S,
-            )
-        except GuestFault as fault:
-            if fault.reason != "SPAWN_FAILED":
-                raise
-            why = plain(str(fault), NOT_STARTED_CHARS_MAX).removesuffix(".")
+        return Ask(
+            "run",
+            {"timeout_s": timeout_s},
+            {"timeout_s": timeout_s, "asked_s": asked_s},
+            command,
+            reply_bytes_max=limits.BASH_BYTES_MAX,
+            timeout_s=timeout_s + ANSWER_SLACK_S,
+        )
+
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        if isinstance(answer, GuestFault):
+            if answer.reason != "SPAWN_FAILED":
+                raise answer
+            why = plain(str(answer), NOT_STARTED_CHARS_MAX).removesuffix(".")
             raise InvalidInput(
                 f"The command was not started: {why}. End background processes that are not "
                 "needed, or use a shorter command, then try again.",
-                fault.reason,
-            ) from None
-        facts = parse_facts(RunFacts, reply.facts)
+                answer.reason,
+            )
+        facts = parse_facts(RunFacts, answer.facts)
         # Measured as it is shown: what the guest should have cleaned grows here.
-        text = _text(reply.body)
+        text = _text(answer.body)
         if (size := len(text.encode("utf-8"))) > limits.BASH_BYTES_MAX:
             raise SandboxLost("PROTOCOL", f"run: {size} bytes of text")
-        return _result(facts, text, timeout_s, asked_s)
+        return _result(facts, text, float(memo["timeout_s"]), float(memo["asked_s"]))
 
 
 def _asked_timeout(raw: JsonObject) -> float:

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
+from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault
-from sandboxd.tools.base import CallContext, InvalidInput, JsonObject, failed
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject, failed
 from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields, encoded
@@ -120,30 +121,31 @@ class EditTool:
     timeout_default_s: float | None = None
     timeout_max_s: float | None = None
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+    def ask(self, raw: JsonObject) -> Ask:
         fields = Fields(raw, ("path", "oldText", "newText", "replaceAll", "expectedVersion"))
         path = fields.path()
         old, new = _texts(fields)
         replace_all = fields.flag("replaceAll")
         expected = expected_version(fields)
-        try:
-            reply = await context.channel.request(
-                "edit",
-                {
-                    "call_id": context.call_id,
-                    "path": path,
-                    "old_bytes": len(old),
-                    "replace_all": replace_all,
-                    "file_bytes_max": limits.EDIT_FILE_BYTES_MAX,
-                    "expected_version": expected,
-                },
-                old + new,
-                reply_bytes_max=0,
-                timeout_s=ANSWER_S,
-            )
-        except GuestFault as fault:
-            return _refused(fault, path)
-        facts = parse_facts(_Facts, reply.facts)
+        return Ask(
+            "edit",
+            {
+                "path": path,
+                "old_bytes": len(old),
+                "replace_all": replace_all,
+                "file_bytes_max": limits.EDIT_FILE_BYTES_MAX,
+                "expected_version": expected,
+            },
+            {"path": path},
+            old + new,
+            timeout_s=ANSWER_S,
+        )
+
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        path = str(memo["path"])
+        if isinstance(answer, GuestFault):
+            return _refused(answer, path)
+        facts = parse_facts(_Facts, answer.facts)
         return tool_pb2.ToolResult(
             text=f"Edited {path}: {counted(facts.replacements, 'replacement')} at "
             f"{line_list(facts.lines, facts.replacements)}.",
@@ -191,7 +193,7 @@ def _refused(fault: GuestFault, path: str) -> tool_pb2.ToolResult:
             "keeps; use bash to change those.",
             fault.reason,
         )
-    raise file_fault(path, fault, "Use glob or bash ls to list it.") from None
+    raise file_fault(path, fault, "Use glob or bash ls to list it.")
 
 
 def _no_match(path: str) -> str:

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
+from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
-from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject
 from sandboxd.tools.facts import parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields
@@ -72,31 +73,33 @@ class GlobTool:
         self.timeout_default_s: float | None = timeout_s
         self.timeout_max_s: float | None = timeout_s
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+    def ask(self, raw: JsonObject) -> Ask:
         fields = Fields(raw, ("pattern", "path"))
         path = fields.optional_path()
         args = {
-            "call_id": context.call_id,
             "pattern": _pattern(fields, path),
             "path": path,
             "paths_max": limits.GLOB_PATHS_MAX,
             "entries_max": limits.GLOB_ENTRIES_MAX,
             "timeout_s": self._timeout_s,
         }
-        try:
-            reply = await context.channel.request(
-                "glob",
-                args,
-                reply_bytes_max=REPLY_BYTES_MAX,
-                timeout_s=self._timeout_s + ANSWER_SLACK_S,
-            )
-        except GuestFault as fault:
-            if fault.reason == "INVALID_PATTERN":
-                words = plain(str(fault), 2_000)
-                raise InvalidInput(f"{words} Correct the pattern.", fault.reason) from None
-            raise file_fault(path or ".", fault, "Give the path of a directory.") from None
-        facts = parse_facts(_Facts, reply.facts)
-        return _result(facts, _paths(reply.body), path, self._timeout_s)
+        return Ask(
+            "glob",
+            args,
+            {"path": path},
+            reply_bytes_max=REPLY_BYTES_MAX,
+            timeout_s=self._timeout_s + ANSWER_SLACK_S,
+        )
+
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        path = memo["path"]
+        if isinstance(answer, GuestFault):
+            if answer.reason == "INVALID_PATTERN":
+                words = plain(str(answer), 2_000)
+                raise InvalidInput(f"{words} Correct the pattern.", answer.reason)
+            raise file_fault(path or ".", answer, "Give the path of a directory.")
+        facts = parse_facts(_Facts, answer.facts)
+        return _result(facts, _paths(answer.body), path, self._timeout_s)
 
 
 def _pattern(fields: Fields, path: str | None) -> str:

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
+from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
-from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject
 from sandboxd.tools.facts import Facts, parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields
@@ -99,13 +100,12 @@ class GrepTool:
         self.timeout_default_s: float | None = timeout_s
         self.timeout_max_s: float | None = timeout_s
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+    def ask(self, raw: JsonObject) -> Ask:
         fields = Fields(raw, ("pattern", "path", "include", "literal"))
         pattern, literal = _pattern(fields), fields.flag("literal")
         path = fields.optional_path()
         include = _include(fields, path)
         args = {
-            "call_id": context.call_id,
             "pattern": pattern,
             "literal": literal,
             "path": path,
@@ -114,18 +114,26 @@ class GrepTool:
             "line_chars_max": limits.GREP_LINE_CHARS_MAX,
             "timeout_s": self._timeout_s,
         }
-        try:
-            reply = await context.channel.request(
-                "grep",
-                args,
-                reply_bytes_max=REPLY_BYTES_MAX,
-                timeout_s=self._timeout_s + ANSWER_SLACK_S,
-            )
-        except GuestFault as fault:
-            raise _worded(fault, pattern, path, literal) from None
-        facts = parse_facts(_Facts, reply.facts)
-        rows = _rows(reply.body)
-        note = _include_note(include) if not rows else None
+        return Ask(
+            "grep",
+            args,
+            {
+                "brackets": _OPENING.search(pattern) is not None,
+                "path": path,
+                "include": include,
+                "literal": literal,
+            },
+            reply_bytes_max=REPLY_BYTES_MAX,
+            timeout_s=self._timeout_s + ANSWER_SLACK_S,
+        )
+
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        path, literal = memo["path"], bool(memo["literal"])
+        if isinstance(answer, GuestFault):
+            raise _worded(answer, path, literal=literal, brackets=bool(memo["brackets"]))
+        facts = parse_facts(_Facts, answer.facts)
+        rows = _rows(answer.body)
+        note = _include_note(memo["include"]) if not rows else None
         return _result(facts, rows, path or ".", literal, note, self._timeout_s)
 
 
@@ -185,7 +193,7 @@ def _include_note(include: str | None) -> str | None:
     return f"[include is one pattern: for several write {prefix}{{{meant}}}]"
 
 
-def _worded(fault: GuestFault, pattern: str, path: str | None, literal: bool) -> Exception:
+def _worded(fault: GuestFault, path: str | None, *, literal: bool, brackets: bool) -> Exception:
     if fault.reason != "INVALID_PATTERN":
         return file_fault(path or ".", fault, "Give the path of a file or directory.")
     words = _PCRE_ADVICE.sub("", plain(str(fault), 2_000))
@@ -203,7 +211,7 @@ def _worded(fault: GuestFault, pattern: str, path: str | None, literal: bool) ->
         words = words.partition("\n")[0]
     elif _OTHER_ENGINE.search(words):
         hint = "Write the pattern in simpler terms, or use bash with grep."
-    elif not literal and _OPENING.search(pattern):
+    elif not literal and brackets:
         hint = "To search for the text as it stands, set literal=true; or escape it with \\."
     else:
         hint = "Correct the pattern, or set literal=true to search for it as it stands."

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
+from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
-from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject
 from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields
@@ -87,29 +88,30 @@ class ReadTool:
     timeout_default_s: float | None = None
     timeout_max_s: float | None = None
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+    def ask(self, raw: JsonObject) -> Ask:
         fields = Fields(raw, ("path", "offset", "limit"))
         path = fields.path()
         offset = fields.optional_integer("offset", 1, "a line number, counted from 1") or 1
         limit = fields.optional_integer("limit", 1, "a number of lines, at least 1")
         lines_max = min(limit or limits.READ_LINES_MAX, limits.READ_LINES_MAX)
-        try:
-            reply = await context.channel.request(
-                "read_lines",
-                {
-                    "call_id": context.call_id,
-                    "path": path,
-                    "offset": offset,
-                    "lines_max": lines_max,
-                    "bytes_max": limits.READ_BYTES_MAX,
-                    "scan_s": limits.READ_SCAN_S,
-                },
-                reply_bytes_max=limits.READ_BYTES_MAX,
-                timeout_s=ANSWER_S,
-            )
-        except GuestFault as fault:
-            raise _worded(fault, path, offset) from None
-        return _result(parse_facts(_Facts, reply.facts), reply.body)
+        return Ask(
+            "read_lines",
+            {
+                "path": path,
+                "offset": offset,
+                "lines_max": lines_max,
+                "bytes_max": limits.READ_BYTES_MAX,
+                "scan_s": limits.READ_SCAN_S,
+            },
+            {"path": path, "offset": offset},
+            reply_bytes_max=limits.READ_BYTES_MAX,
+            timeout_s=ANSWER_S,
+        )
+
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        if isinstance(answer, GuestFault):
+            raise _worded(answer, str(memo["path"]), int(memo["offset"]))
+        return _result(parse_facts(_Facts, answer.facts), answer.body)
 
 
 def _worded(fault: GuestFault, path: str, offset: int) -> Exception:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
+from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault
-from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject
 from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.faults import file_fault
 from sandboxd.tools.inputs import Fields, encoded
@@ -61,7 +62,7 @@ class WriteTool:
     timeout_default_s: float | None = None
     timeout_max_s: float | None = None
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
+    def ask(self, raw: JsonObject) -> Ask:
         fields = Fields(raw, ("path", "content", "expectedVersion"))
         path = fields.path()
         content = encoded(fields.text("content"), "content")
@@ -72,17 +73,19 @@ class WriteTool:
                 "Write it in parts with bash.",
                 "FILE_TOO_LARGE",
             )
-        try:
-            reply = await context.channel.request(
-                "write",
-                {"call_id": context.call_id, "path": path, "expected_version": expected},
-                content,
-                reply_bytes_max=0,
-                timeout_s=ANSWER_S,
-            )
-        except GuestFault as fault:
-            raise file_fault(path, fault, "Give the path of a file in it.") from None
-        facts = parse_facts(_Facts, reply.facts)
+        return Ask(
+            "write",
+            {"path": path, "expected_version": expected},
+            {"path": path},
+            content,
+            timeout_s=ANSWER_S,
+        )
+
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        path = str(memo["path"])
+        if isinstance(answer, GuestFault):
+            raise file_fault(path, answer, "Give the path of a file in it.")
+        facts = parse_facts(_Facts, answer.facts)
         return tool_pb2.ToolResult(
             text=f"Wrote {counted(facts.bytes, 'byte')} to {path}.",
             ending=tool_pb2.ENDING_COMPLETED,

@@ -33,6 +33,7 @@ HELLO = {
     "shell": "/bin/bash",
     "search": None,
     "maps_closed": True,
+        "report": {"calls": [], "sequence": 0},
 }
 REDIAL = """
 import json, os, socket, struct, sys
@@ -71,7 +72,7 @@ async def test_s8_guest_that_dials_again_and_again_costs_the_daemon_little(
 ) -> None:
     process, secret, counted = redialler
     expected = Expected(digest_of(secret), process.pid, "container", "/workspace", "/home/sandbox")
-    listener = Listener(tmp_path, os.geteuid(), os.getegid())
+    listener = Listener(tmp_path, os.geteuid(), os.getegid(), "b1")
     facts = SandboxFacts(
         image="",
         image_digest="",

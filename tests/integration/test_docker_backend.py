@@ -42,7 +42,7 @@ async def backend(state_dir: Path) -> AsyncIterator[DockerBackend]:
 
 
 async def started(state_dir: Path, **changes: Any) -> DockerBackend:
-    made = DockerBackend(Settings(state_dir=state_dir, **changes), Metrics())
+    made = DockerBackend(Settings(state_dir=state_dir, **changes), Metrics(), "b1")
     await made.start()
     return made
 
@@ -237,7 +237,7 @@ arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 secret = open(arguments["--secret-file"]).read()
 {before}
 s = socket.socket(socket.AF_UNIX); s.connect(arguments["--socket"])
-hello = json.dumps({{"hello": {{"protocol": 1, "version": "x", "secret": secret, "pid": 1,
+hello = json.dumps({{"hello": {{"protocol": 2, "version": "x", "secret": secret, "pid": 1,
     "mode": "container", "workdir": arguments["--workdir"], "home": arguments["--home"],
     "shell": None, "search": None, "maps_closed": True}}}}).encode()
 s.sendall(struct.pack("!II", len(hello), 0) + hello)
@@ -454,7 +454,7 @@ def _no_base(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 async def test_start_refuses_in_one_line_with_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, exit_code: int, words: str
 ) -> None:
-    backend = DockerBackend(Settings(state_dir=tmp_path, **fault(monkeypatch)), Metrics())
+    backend = DockerBackend(Settings(state_dir=tmp_path, **fault(monkeypatch)), Metrics(), "b1")
     with pytest.raises(StartupError) as refused:
         await backend.start()
     assert refused.value.exit_code == exit_code

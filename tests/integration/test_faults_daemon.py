@@ -26,7 +26,7 @@ Act = Callable[[AdapterClient], Awaitable[object]]
 CONNECT_LOOP = """
 import array, glob, json, socket, struct, threading, time
 path, = glob.glob("/.sandboxd/session/*.sock")
-hello = json.dumps({"hello": {"protocol": 1, "version": "0.1.0", "secret": "0" * 64, "pid": 1,
+hello = json.dumps({"hello": {"protocol": 2, "version": "0.1.0", "secret": "0" * 64, "pid": 1,
     "mode": "container", "workdir": "/workspace", "home": "/home/sandbox", "shell": None,
     "search": None, "maps_closed": True}}).encode()
 said = struct.pack("!II", len(hello), 0) + hello

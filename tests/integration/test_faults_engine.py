@@ -152,9 +152,15 @@ async def test_sandbox_that_dies_while_the_engine_hangs_is_started_when_it_is_ba
             await until(reached, 30)
 
         await in_state(session_pb2.SESSION_STATE_RESTARTING)
+
+        async def waits_for_the_engine() -> bool:
+            return (await client.get_session("s")).reason == "ENGINE_DOWN"
+
+        # When its first question is overdue.
+        await until(waits_for_the_engine, 10)
         with pytest.raises(AdapterError) as refused:
             await client.call_tool("s", "bash", {"command": "echo"})
-        assert refused.value.reason == "SESSION_NOT_READY"
+        assert refused.value.reason == "ENGINE_DOWN"
         proxy.work()
         await in_state(session_pb2.SESSION_STATE_READY)
         assert (await client.get_session("s")).generation == 2

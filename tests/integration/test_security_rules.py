@@ -146,7 +146,7 @@ async def test_s5_a_process_inside_cannot_take_the_guests_place(session: OpenSes
         """
         import glob, json, socket, struct
         path, = glob.glob("/.sandboxd/session/*.sock")
-        hello = json.dumps({"hello": {"protocol": 1, "version": "0.1.0", "secret": "0" * 64,
+        hello = json.dumps({"hello": {"protocol": 2, "version": "0.1.0", "secret": "0" * 64,
             "pid": 1, "mode": "container", "workdir": "/workspace", "home": "/", "shell": None,
             "search": None, "maps_closed": True}}).encode()
         for _ in range(20):

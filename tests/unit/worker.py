@@ -31,10 +31,11 @@ from sandboxd import app
 from sandboxd.backends.base import Reply
 from sandboxd.backends.fake import FakeBackend, FakeRequest
 from sandboxd.config import Settings
+from sandboxd.errors import GuestFault
 from sandboxd.metrics import Metrics
 from sandboxd.rpc.address import Address
 from sandboxd.sessions.store import Store
-from sandboxd.tools.base import CallContext, InvalidInput, JsonObject
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject
 from sandboxd.tools.registry import Registry
 
 DEADLINE_S = 10.0
@@ -53,20 +54,20 @@ class ScriptedTool:
         self.effect = effect
         self.raised: Exception | None = None
 
-    async def run(self, context: CallContext, raw: JsonObject) -> tool_pb2.ToolResult:
-        if self.raised is not None:
-            raise self.raised
+    def ask(self, raw: JsonObject) -> Ask:
         if raw.get("bad"):
             raise InvalidInput("`bad` must not be set.")
-        reply = await context.channel.request(
-            self.name,
-            {"call_id": context.call_id, "path": raw.get("path", "")},
-            reply_bytes_max=1024,
-            timeout_s=60.0,
-        )
-        cut = reply.facts.get("cancelled")
+        path = raw.get("path", "")
+        return Ask(self.name, {"path": path}, {"path": path}, reply_bytes_max=1024)
+
+    def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        if self.raised is not None:
+            raise self.raised
+        if isinstance(answer, GuestFault):
+            raise answer
+        cut = answer.facts.get("cancelled")
         ending = tool_pb2.ENDING_CANCELLED if cut else tool_pb2.ENDING_COMPLETED
-        return tool_pb2.ToolResult(text=str(reply.facts.get("text", "done")), ending=ending)
+        return tool_pb2.ToolResult(text=str(answer.facts.get("text", "done")), ending=ending)
 
 
 class Guest:
@@ -83,9 +84,10 @@ class Guest:
         self.files: Callable[[FakeRequest], Awaitable[Reply]] | None = None
 
     async def answer(self, request: FakeRequest) -> Reply:
-        if request.op in ("probe", "poke"):
+        if request.op in ("probe", "poke", "attach"):
             call_id = str(request.args["call_id"])
-            self.started.append(call_id)
+            if request.op != "attach":
+                self.started.append(call_id)
             while not self.gate.is_set() and call_id not in self.cancelled:
                 self.changed.clear()
                 gate = asyncio.create_task(self.gate.wait())
@@ -127,7 +129,10 @@ class Worker:
         await self.store.open()
         tools = Registry([self.probe, self.poke])
         await self.backend.start()
-        self.parts = app.build(self.settings, self.metrics, self.store, self.backend, tools)
+        boot_id = f"b{uuid.uuid4().hex}"
+        self.parts = app.build(
+            self.settings, self.metrics, self.store, self.backend, tools, boot_id
+        )
         await self.parts.sweeper.recover()
         socket = self.folder / f"{uuid.uuid4().hex[:8]}.sock"
         text = await self.parts.server.start(Address(socket, "", 0))

@@ -32,7 +32,12 @@ class ProcessServiceStub:
     Ids. `process_id` is made by the client, matches
     `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`, and is unique within its session. Processes
     and what they wrote can be read again until the session ends, within a byte
-    bound for each stream.
+    bound for each stream (`Limits.process_output_bytes_max` and the limits that
+    follow it). They survive the adapter's own restart. Where the sandbox ends they
+    are LOST, and so is what they wrote: reading it fails with SANDBOX_LOST.
+
+    Environment, home and user are those of commands of `bash`. Faults that carry
+    FAILED_PRECONDITION here do so whatever status error.proto gives for file verbs.
 
     Every RPC may fail with:
     * INVALID_ARGUMENT (INVALID_ENVELOPE): correct the request.
@@ -43,6 +48,8 @@ class ProcessServiceStub:
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
+    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, are remembered,
+    or are waited for, as may be. Retry after RetryInfo.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
     * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
     happened.
@@ -100,7 +107,12 @@ class ProcessServiceServicer:
     Ids. `process_id` is made by the client, matches
     `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`, and is unique within its session. Processes
     and what they wrote can be read again until the session ends, within a byte
-    bound for each stream.
+    bound for each stream (`Limits.process_output_bytes_max` and the limits that
+    follow it). They survive the adapter's own restart. Where the sandbox ends they
+    are LOST, and so is what they wrote: reading it fails with SANDBOX_LOST.
+
+    Environment, home and user are those of commands of `bash`. Faults that carry
+    FAILED_PRECONDITION here do so whatever status error.proto gives for file verbs.
 
     Every RPC may fail with:
     * INVALID_ARGUMENT (INVALID_ENVELOPE): correct the request.
@@ -111,6 +123,8 @@ class ProcessServiceServicer:
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
+    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, are remembered,
+    or are waited for, as may be. Retry after RetryInfo.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
     * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
     happened.
@@ -123,13 +137,15 @@ class ProcessServiceServicer:
         when it runs.
 
         Repeating it with the same id and parameters returns the same process and
-        starts nothing.
+        starts nothing. A start that failed leaves nothing, and its id can be used
+        again.
 
         Errors:
         * ALREADY_EXISTS (ID_CONFLICT): the id names another process.
         * ABORTED (EPOCH_STALE): a newer owner has the session.
         * FAILED_PRECONDITION (FILE_NOT_FOUND, PERMISSION_DENIED, SPAWN_FAILED,
-        WORKING_DIRECTORY_MISSING): it did not start.
+        WORKING_DIRECTORY_MISSING, and PATH_OUTSIDE where nothing is isolated): it
+        did not start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,7 +157,11 @@ class ProcessServiceServicer:
 
         Safe to repeat from any offset. Output that is no longer kept is announced
         with its size. A slow reader never slows the process; what it misses is
-        announced likewise.
+        announced likewise. The first message may hold no bytes: it says that the
+        output is followed. What background jobs write is not kept.
+
+        Errors:
+        * FAILED_PRECONDITION (INVALID_INPUT): the process is a background job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,7 +183,8 @@ class ProcessServiceServicer:
 
     def SignalProcess(self, request, context):
         """SignalProcess sends a signal to the process's group. A process that has
-        ended gets none, and the call succeeds.
+        ended gets none, and the call succeeds. A background job that leads no group
+        gets it alone.
 
         After success the signal was sent; whether it has ended anything says
         WaitProcess. A repeat sends it again, which is harmless for KILL and TERM.
@@ -254,7 +275,12 @@ class ProcessService:
     Ids. `process_id` is made by the client, matches
     `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`, and is unique within its session. Processes
     and what they wrote can be read again until the session ends, within a byte
-    bound for each stream.
+    bound for each stream (`Limits.process_output_bytes_max` and the limits that
+    follow it). They survive the adapter's own restart. Where the sandbox ends they
+    are LOST, and so is what they wrote: reading it fails with SANDBOX_LOST.
+
+    Environment, home and user are those of commands of `bash`. Faults that carry
+    FAILED_PRECONDITION here do so whatever status error.proto gives for file verbs.
 
     Every RPC may fail with:
     * INVALID_ARGUMENT (INVALID_ENVELOPE): correct the request.
@@ -265,6 +291,8 @@ class ProcessService:
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
     * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
+    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, are remembered,
+    or are waited for, as may be. Retry after RetryInfo.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
     * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
     happened.

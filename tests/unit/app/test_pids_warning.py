@@ -39,7 +39,7 @@ async def test_daemon_warns_at_its_start_and_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pids: int
 ) -> None:
     backend = FakeBackend(tmp_path)
-    monkeypatch.setattr(app, "build_backend", lambda settings, metrics: backend)
+    monkeypatch.setattr(app, "build_backend", lambda settings, metrics, boot_id: backend)
     written = io.StringIO()
     log.configure("info", "text", written)
     profile = ProfileSettings(name="default", runtime="runsc", pids=pids)

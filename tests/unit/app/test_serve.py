@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 from grpc import aio
@@ -55,7 +58,7 @@ class Run:
 async def _run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, backend: FakeBackend, **settings: Any
 ) -> AsyncIterator[Run]:
-    monkeypatch.setattr(app, "build_backend", lambda settings, metrics: backend)
+    monkeypatch.setattr(app, "build_backend", lambda settings, metrics, boot_id: backend)
     ready: asyncio.Queue[str] = asyncio.Queue()
     given = Settings(
         listen="127.0.0.1:0", metrics="127.0.0.1:0", state_dir=folder / "state", **settings
@@ -117,11 +120,16 @@ async def test_sigterm_goes_through_the_documented_order(
         with pytest.raises(aio.AioRpcError, match="shutting down"):
             await run.sessions.CreateSession(session_pb2.CreateSessionRequest(session_id="s2"))
         assert not waiting.done()
-        result = await waiting
-        assert result.ending == tool_pb2.ENDING_UNKNOWN
+        # It is left to the next daemon, so its caller learns of the connection's end alone.
+        with pytest.raises(aio.AioRpcError) as cut:
+            await waiting
+        assert cut.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        assert "shutting down" not in str(cut.value.details())
         assert await run.task == 0
     assert len(backend.containers) == 1
     assert backend.calls[-1] == ("stop", "")
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "state.db")) as state:
+        assert state.execute("SELECT call_id, phase FROM calls").fetchall() == [("c1", "reserved")]
 
 
 async def test_call_that_ends_within_the_grace_is_answered(

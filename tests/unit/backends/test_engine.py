@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
+import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sandboxd.backends import engine_calls
 from sandboxd.backends.engine import Engine, EngineNotFound, EngineRefused
 from sandboxd.errors import EngineDown, SandboxdError
 
@@ -22,6 +27,8 @@ class Figures:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.stuck: list[int] = []
+        self.up: list[bool] = []
+        """Every change."""
 
     def engine_call(self, call: str, outcome: str, seconds: float) -> None:
         assert seconds >= 0
@@ -29,6 +36,10 @@ class Figures:
 
     def engine_stuck(self, count: int) -> None:
         self.stuck.append(count)
+
+    def engine_up(self, *, up: bool) -> None:
+        if self.up[-1:] != [up]:
+            self.up.append(up)
 
 
 class PlayedEngine:
@@ -114,6 +125,12 @@ def join_engine_threads() -> None:
             thread.join(10)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - threads of the engine's tell
+            await asyncio.sleep(0.01)
+
+
 async def outcome_of(call: Awaitable[object]) -> str:
     """Name of what the call raised; nothing of it is kept."""
     try:
@@ -139,7 +156,8 @@ async def test_missing_engine_is_down(
         assert await outcome_of(engine.containers([])) == "EngineDown"
         await asyncio.to_thread(join_engine_threads)
         gc.collect()
-    assert figures.calls == [("list", "down")]
+    assert figures.calls[0] == ("list", "down")
+    assert figures.up == [False]
     engine.close()
 
 
@@ -184,6 +202,172 @@ async def test_stuck_call_is_left_behind_named_and_counted(
     async with asyncio.timeout(10):
         while figures.stuck != [1, 0]:  # noqa: ASYNC110 - a thread of the engine's tells
             await asyncio.sleep(0.01)
+
+
+async def test_stuck_call_is_named_again_while_it_is_stuck_and_listed(
+    engine: Engine,
+    played: PlayedEngine,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_calls, "STUCK_REPEAT_S", 0.1)
+    await engine.api_version()
+    played.answer = played.hang
+    assert await outcome_of(engine.start("c-stuck")) == "EngineDown"
+
+    def named() -> list[Any]:
+        return [
+            row.sandboxd_fields  # type: ignore[attr-defined]
+            for row in caplog.records
+            if row.getMessage() == "an engine call is stuck"
+        ]
+
+    await until(lambda: len(named()) >= 3)
+    assert {(row["call"], row["target"], row["stuck"]) for row in named()} == {
+        ("start", "c-stuck", 1)
+    }
+    assert named()[0]["seconds"] < named()[-1]["seconds"]
+    (shown,) = [flight for flight in engine.calls_in_flight() if flight.overdue]
+    assert (shown.call, shown.target) == ("start", "c-stuck")
+    assert shown.seconds >= 0.5
+    played.release.set()
+    await until(lambda: not engine.calls_in_flight())
+    count = len(named())
+    await asyncio.sleep(0.3)
+    assert len(named()) == count
+
+
+async def test_call_that_is_stuck_alone_takes_the_engine_down_for_nobody(
+    engine: Engine, played: PlayedEngine, figures: Figures
+) -> None:
+    await engine.api_version()
+
+    async def hang_on_start(verb: str, path: str) -> tuple[int, bytes]:
+        if path.endswith("/start"):
+            return await played.hang(verb, path)
+        return await played._unknown(verb, path)
+
+    played.answer = hang_on_start
+    outcomes = await asyncio.gather(
+        outcome_of(engine.start("c")), *[outcome_of(engine.image("none")) for _ in range(40)]
+    )
+    assert outcomes == ["EngineDown", *["EngineNotFound"] * 40]
+    # Only the probe was asked for its word, and gave it.
+    await until(lambda: ("ping", "not_found") in figures.calls)
+    assert figures.up == [True]
+    assert await outcome_of(engine.image("none")) == "EngineNotFound"
+
+
+async def test_engine_that_is_away_fails_calls_at_once_and_is_noticed_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    monkeypatch.setattr(engine_calls, "PROBE_REST_S", 0.05)
+    path = tmp_path / "engine.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    played = PlayedEngine()
+    server = await asyncio.start_unix_server(played.serve, path)
+    engine = Engine(figures, short_s=2, pull_s=2)
+    assert await outcome_of(engine.image("none")) == "EngineNotFound"
+    server.close()
+    played.close()
+    path.unlink()
+    with warnings.catch_warnings():
+        # As above.
+        warnings.simplefilter("ignore", ResourceWarning)
+        assert await outcome_of(engine.image("none")) == "EngineDown"
+        assert not engine.up
+        # Known to be away: no thread, no connection, no deadline.
+        begun = asyncio.get_running_loop().time()
+        asked = await asyncio.gather(*[outcome_of(engine.image("none")) for _ in range(200)])
+        assert asked == ["EngineDown"] * 200
+        assert asyncio.get_running_loop().time() - begun < 1
+        assert len([call for call in figures.calls if call[0] == "image_inspect"]) == 2
+        again = PlayedEngine()
+        server = await asyncio.start_unix_server(again.serve, path)
+        await until(lambda: engine.up)
+        assert await outcome_of(engine.image("none")) == "EngineNotFound"
+        assert figures.up == [True, False, True]
+        gc.collect()
+    engine.close()
+    again.close()
+    server.close()
+
+
+async def test_engine_that_hangs_answers_all_who_wait_when_it_wakes(
+    engine: Engine, played: PlayedEngine, figures: Figures
+) -> None:
+    await engine.api_version()
+    played.answer = played.hang
+    assert await outcome_of(engine.image("x")) == "EngineDown"
+    await until(lambda: not engine.up)
+    played.release.set()
+    played.answer = played._unknown
+    await until(lambda: engine.up)
+    assert await outcome_of(engine.image("x")) == "EngineNotFound"
+    assert figures.up == [True, False, True]
+
+
+async def test_two_thousand_calls_leave_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    """sandbox-cases 53: the library has a history of sockets that stay open."""
+    path = tmp_path / "engine.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    code = f"""
+import asyncio, json, sys
+from tests.unit.backends.test_engine import PlayedEngine
+async def main():
+    played = PlayedEngine()
+    async def mixed(verb, path):
+        if "broken" in path:
+            raise ConnectionError
+        if "/volumes" in path:
+            return 200, json.dumps({{"Volumes": None}}).encode()
+        return 404, b'{{"message": "no"}}'
+    played.answer = mixed
+    await asyncio.start_unix_server(played.serve, {str(path)!r})
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    serving = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    assert serving.stdout is not None
+    await serving.stdout.readline()
+    engine = Engine(figures, short_s=10, pull_s=10)
+    monkeypatch.setattr(engine._calls, "_fell_silent", lambda text: None)
+    try:
+        await engine.api_version()
+        before = descriptors()
+
+        async def one(number: int) -> None:
+            kinds: list[Callable[[], Awaitable[object]]] = [
+                lambda: engine.image("none"),
+                lambda: engine.volumes(["a=b"]),
+                lambda: engine.remove("gone"),
+                lambda: engine.container("broken"),
+            ]
+            await outcome_of(kinds[number % len(kinds)]())
+
+        for _ in range(40):
+            await asyncio.gather(*[one(number) for number in range(50)])
+        gc.collect()
+        # The library keeps as many connections as calls may run at a time.
+        assert descriptors() <= before + engine_calls.SHORT_CALLS_MAX
+        outcomes = Counter(figures.calls)
+        assert outcomes[("inspect", "down")] == 480, outcomes
+        assert outcomes[("volume_list", "ok")] == 520, outcomes
+    finally:
+        engine.close()
+        serving.kill()
+        await serving.wait()
+        serving._transport.close()  # type: ignore[attr-defined]
+    assert descriptors() <= before
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 async def test_cancelled_start_waits_until_the_call_has_settled(

@@ -37,9 +37,15 @@ async def play() -> AsyncIterator[Play]:
 
 @pytest.fixture
 async def link() -> AsyncIterator[GuestLink]:
-    made = GuestLink()
+    made = GuestLink("b1")
     yield made
     await made.close("SHUTDOWN", "the test is over")
+
+
+async def disconnected(link: GuestLink) -> None:
+    async with asyncio.timeout(5):
+        while link.connected:  # noqa: ASYNC110 - the link tells its owner alone
+            await asyncio.sleep(0.005)
 
 
 def ask(
@@ -131,7 +137,7 @@ HOSTILE: dict[str, Hostile] = {
 async def test_s8_what_breaks_the_protocol_loses_this_sandbox_alone(
     link: GuestLink, play: Play, name: str
 ) -> None:
-    other = GuestLink()
+    other = GuestLink("b1")
     neighbour = await play(other)
     guest = await play(link)
     asked = ask(link, reply_bytes_max=10)
@@ -203,7 +209,7 @@ async def test_overdue_reply_means_a_silent_guest_even_if_nobody_waits(
 
 
 async def test_guest_that_answers_no_ping_is_silent(play: Play) -> None:
-    link = GuestLink(heartbeat_s=0.05, answer_s=0.1)
+    link = GuestLink("b1", heartbeat_s=0.05, answer_s=0.1)
     guest = await play(link)
     assert (await guest.next_request())[0]["op"] == "ping"
     found = await asyncio.wait_for(asyncio.shield(link.lost), 5)
@@ -213,7 +219,7 @@ async def test_guest_that_answers_no_ping_is_silent(play: Play) -> None:
 
 
 async def test_answered_pings_keep_the_link_alive(play: Play) -> None:
-    link = GuestLink(heartbeat_s=0.02, answer_s=2)
+    link = GuestLink("b1", heartbeat_s=0.02, answer_s=2)
     guest = await play(link)
     for _ in range(5):
         header, _ = await asyncio.wait_for(guest.next_request(), 5)
@@ -224,7 +230,7 @@ async def test_answered_pings_keep_the_link_alive(play: Play) -> None:
 
 
 async def test_guest_that_does_not_read_is_silent(play: Play) -> None:
-    link = GuestLink(write_s=0.2)
+    link = GuestLink("b1", write_s=0.2)
     guest = await play(link)
     guest.reader._transport.pause_reading()  # type: ignore[attr-defined]
     asked = ask(link, "write", body=b"x" * (16 * MIB), timeout_s=60)
@@ -234,14 +240,14 @@ async def test_guest_that_does_not_read_is_silent(play: Play) -> None:
     await link.close("SHUTDOWN", "")
 
 
-async def test_lost_connection_fails_what_is_on_its_way_and_waits_for_the_next(
+async def test_lost_connection_fails_a_verbs_step_and_waits_for_the_next(
     link: GuestLink,
     play: Play,
 ) -> None:
     ended = asyncio.Event()
     link.on_disconnect = ended.set
     guest = await play(link)
-    asked = ask(link)
+    asked = ask(link, "file_read")
     await guest.next_request()
     await guest.close()
     with pytest.raises(SandboxLost) as lost:
@@ -254,6 +260,71 @@ async def test_lost_connection_fails_what_is_on_its_way_and_waits_for_the_next(
     header, _ = await again.next_request()
     again.answer(header)
     await held
+
+
+async def test_s7_call_that_the_guest_reports_is_attached_to_and_never_sent_again(
+    link: GuestLink,
+) -> None:
+    guest = await connect(link)
+    asked = asyncio.create_task(
+        link.request("run", {"call_id": "c1"}, b"echo", reply_bytes_max=9, timeout_s=10.0)
+    )
+    first, _ = await guest.next_request()
+    assert first["boot"] == "b1"
+    # Half an answer, and the connection is gone.
+    guest.send(frame({"id": first["id"], "ok": {}}, b"ab", body_size=9))
+    await guest.close()
+    await disconnected(link)
+    again = await connect(link, calls=["c1"])
+    header, body = await again.next_request()
+    assert (header["op"], header["args"], body) == ("attach", {"call_id": "c1"}, b"")
+    again.answer(header, b"whole", end=1)
+    reply = await asked
+    assert (reply.facts, reply.body) == ({"end": 1}, b"whole")
+    await again.close()
+
+
+async def test_s7_call_that_the_guest_never_started_is_sent_again(link: GuestLink) -> None:
+    guest = await connect(link)
+    asked = asyncio.create_task(
+        link.request("run", {"call_id": "c1"}, b"echo", reply_bytes_max=9, timeout_s=10.0)
+    )
+    await guest.next_request()
+    await guest.close()
+    await disconnected(link)
+    again = await connect(link, calls=["another"])
+    header, body = await again.next_request()
+    assert (header["op"], body) == ("run", b"echo")
+    again.answer(header)
+    await asked
+    await again.close()
+
+
+async def test_op_that_is_harmless_to_repeat_is_asked_again(link: GuestLink, play: Play) -> None:
+    guest = await play(link)
+    asked = ask(link, "process_wait")
+    await guest.next_request()
+    await guest.close()
+    await disconnected(link)
+    again = await play(link)
+    header, _ = await again.next_request()
+    assert header["op"] == "process_wait"
+    again.answer(header)
+    await asked
+
+
+async def test_next_request_names_what_is_recorded_once(link: GuestLink, play: Play) -> None:
+    guest = await play(link)
+    for number in range(70):
+        link.recorded(f"c{number}")
+    named = []
+    for _ in range(3):
+        asked = ask(link)
+        header, _ = await guest.next_request()
+        named.append(header.get("recorded", []))
+        guest.answer(header)
+        await asked
+    assert named == [[f"c{n}" for n in range(64)], [f"c{n}" for n in range(64, 70)], []]
 
 
 async def test_s5_second_connection_never_displaces_a_live_one(link: GuestLink, play: Play) -> None:
@@ -307,7 +378,7 @@ async def test_arguments_that_fit_no_frame_are_the_callers_fault(
 
 
 async def test_close_leaves_no_task_behind(play: Play) -> None:
-    link = GuestLink()
+    link = GuestLink("b1")
     guest: PlayedGuest = await play(link)
     await link.close("SHUTDOWN", "the test is over")
     assert await guest.closed()

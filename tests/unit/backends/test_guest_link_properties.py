@@ -111,7 +111,7 @@ async def answered(link: GuestLink, guest: PlayedGuest) -> None:
 async def outcome_of(sent: list[bytes]) -> tuple[list[Any], SandboxLost | None]:
     """What the requests of a session come to whose guest sends this and hangs up."""
     async with nothing_escapes(), asyncio.timeout(WAIT_S):
-        other, link = GuestLink(), GuestLink()
+        other, link = GuestLink("b1"), GuestLink("b1")
         neighbour, guest = await play(other), await play(link)
         gone = asyncio.Event()
         link.on_disconnect = gone.set
@@ -181,6 +181,7 @@ HELLO: dict[str, Any] = {
     "shell": "/bin/bash",
     "search": None,
     "maps_closed": True,
+    "report": {"calls": [], "sequence": 0},
 }
 CHECKED = ("protocol", "secret", "pid", "mode", "workdir", "home", "maps_closed")
 GREETINGS = mutated(HELLO).map(lambda hello: frame(json.dumps({"hello": hello}).encode()))
@@ -211,7 +212,7 @@ async def greeted_as(folder: Path, said: list[bytes]) -> list[str]:
     """Shells of the guests that are taken: this one, where it is, and always a good one."""
     shells = []
     async with nothing_escapes(), asyncio.timeout(WAIT_S):
-        listener = Listener(folder, os.geteuid(), os.getegid())
+        listener = Listener(folder, os.geteuid(), os.getegid(), "b1")
         expected = Expected(
             digest_of(SECRET), os.getpid(), "container", "/workspace", "/home/sandbox"
         )
@@ -246,7 +247,7 @@ def test_s8_only_a_true_hello_is_taken_and_no_other_keeps_the_guest_out(
 
 async def test_s8_flood_costs_no_more_memory_than_was_reserved() -> None:
     reserved = 4 * protocol.BODY_BYTES_MAX
-    link = GuestLink()
+    link = GuestLink("b1")
     guest = await play(link)
     asked = asyncio.create_task(link.request("op", {}, reply_bytes_max=reserved, timeout_s=WAIT_S))
     header, _ = await guest.next_request()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sandboxd.backends.base import Report
 from sandboxd.backends.hello import Expected, check_hello, digest_of, new_secret
 from sandboxd.backends.listener import BACKLOG, SOCKET_NAME, Listener
 from sandboxd.guest import protocol
@@ -36,6 +37,7 @@ def hello(**changes: Any) -> dict[str, Any]:
         "shell": "/bin/bash",
         "search": None,
         "maps_closed": True,
+        "report": {"calls": [], "sequence": 0},
     }
     return {"hello": said | changes}
 
@@ -46,7 +48,7 @@ def expected(pid: int | None = None) -> Expected:
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    made = Listener(tmp_path, os.geteuid(), os.getegid())
+    made = Listener(tmp_path, os.geteuid(), os.getegid(), "b1")
     yield made
     made.close()
 
@@ -194,9 +196,9 @@ async def test_s8_refused_connections_are_taken_at_a_bounded_rate(
 
 
 async def test_socket_is_bound_anew_over_an_earlier_one(tmp_path: Path, dial: Any) -> None:
-    first = Listener(tmp_path, os.geteuid(), os.getegid())
+    first = Listener(tmp_path, os.geteuid(), os.getegid(), "b1")
     first.close()
-    second = Listener(tmp_path, os.geteuid(), os.getegid())
+    second = Listener(tmp_path, os.geteuid(), os.getegid(), "b1")
     guest = dial(frame(hello()))
     await accept(second, expected(guest.pid))
     second.close()
@@ -205,7 +207,7 @@ async def test_socket_is_bound_anew_over_an_earlier_one(tmp_path: Path, dial: An
 async def test_socket_of_a_deep_folder_is_bound_and_closed_to_others(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120) / ("e" * 120)
     deep.mkdir(parents=True)
-    made = Listener(deep, os.geteuid(), os.getegid())
+    made = Listener(deep, os.geteuid(), os.getegid(), "b1")
     found = os.lstat(deep / SOCKET_NAME)
     assert stat.S_ISSOCK(found.st_mode)
     assert stat.S_IMODE(found.st_mode) == 0o600
@@ -215,7 +217,7 @@ async def test_socket_of_a_deep_folder_is_bound_and_closed_to_others(tmp_path: P
 @pytest.mark.parametrize(
     "changes",
     [
-        {"protocol": 2},
+        {"protocol": 1},
         {"protocol": True},
         {"protocol": "1"},
         {"mode": "local"},
@@ -231,11 +233,24 @@ async def test_socket_of_a_deep_folder_is_bound_and_closed_to_others(tmp_path: P
         {"shell": 5},
         {"shell": "/bin/sh\n"},
         {"search": "x" * 5000},
+        {"report": None},
+        {"report": {"calls": [], "sequence": -1}},
+        {"report": {"calls": [], "sequence": True}},
+        {"report": {"calls": "c", "sequence": 0}},
+        {"report": {"calls": ["../c"], "sequence": 0}},
+        {"report": {"calls": [7], "sequence": 0}},
+        {"report": {"calls": [f"c{n}" for n in range(1025)], "sequence": 0}},
     ],
 )
 def test_hello_that_is_not_what_was_started_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(protocol.ProtocolError):
         check_hello(hello(**changes), expected())
+
+
+def test_hello_tells_which_calls_the_guest_knows() -> None:
+    report = {"calls": ["c-1", "c-2"], "sequence": 7}
+    found = check_hello(hello(report=report), expected()).report
+    assert found == Report(frozenset({"c-1", "c-2"}), 7)
 
 
 @pytest.mark.parametrize(

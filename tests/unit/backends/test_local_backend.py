@@ -33,7 +33,7 @@ def spec(generation: int = 1, resource_id: str | None = None) -> SandboxSpec:
 
 @pytest.fixture
 async def backend(tmp_path: Path) -> AsyncIterator[LocalBackend]:
-    made = LocalBackend(settings(tmp_path / "state"))
+    made = LocalBackend(settings(tmp_path / "state"), "b1")
     await made.start()
     yield made
     for resource_id in await made.owned():
@@ -152,7 +152,7 @@ async def test_next_daemon_adopts_a_running_sandbox(
     lost = first.lost.result()
     assert isinstance(lost, SandboxLost)
     assert lost.cause == "SHUTDOWN"
-    successor = LocalBackend(settings(tmp_path / "state"))
+    successor = LocalBackend(settings(tmp_path / "state"), "b1")
     await successor.start()
     with monkeypatch.context() as patched:
         patched.setattr(local, "ADOPT_S", 1.0)
@@ -229,7 +229,7 @@ async def test_cancelled_create_leaves_nothing(backend: LocalBackend) -> None:
 
 
 async def test_state_folder_deeper_than_a_socket_path_works(tmp_path: Path) -> None:
-    deep = LocalBackend(settings(tmp_path / ("d" * 100) / "state"))
+    deep = LocalBackend(settings(tmp_path / ("d" * 100) / "state"), "b1")
     await deep.start()
     made = spec()
     sandbox = await deep.create(made, lambda _: None)

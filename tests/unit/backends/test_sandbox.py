@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,14 @@ async def test_guest_that_cannot_be_taken_again_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: without a free descriptor no accept, and every request waited for ever."""
-    listener = Listener(tmp_path, 0, 0)
+    listener = Listener(tmp_path, 0, 0, "b1")
     expected = Expected(digest_of("s"), None, "local", "/w", "/h")
     facts = facts_of(SandboxSpec("r", 1, ProfileSettings()))
     box = GuestSandbox("r", 1, facts, expected, listener, None)
     connecting = asyncio.ensure_future(box.connect(5.0))
     guest = PlayedGuest(*await asyncio.open_unix_connection(tmp_path / SOCKET_NAME))
-    hello = {"secret": "s", "mode": "local", "workdir": "/w", "home": "/h"}
+    hello: dict[str, Any] = {"secret": "s", "mode": "local", "workdir": "/w", "home": "/h"}
+    hello["report"] = {"calls": [], "sequence": 0}
     guest.send(frame({"hello": {"protocol": protocol.PROTOCOL_VERSION, **hello}}))
     await connecting
 

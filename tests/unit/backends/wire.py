@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections.abc import Collection
 from typing import Any
 
 from sandboxd.backends.guest_link import GuestLink
@@ -62,13 +63,16 @@ class PlayedGuest:
             await self.writer.wait_closed()
 
 
-async def play(link: GuestLink) -> PlayedGuest:
-    """Gives the link a connection and returns its other end. Whoever asks closes it."""
+async def play(link: GuestLink, calls: Collection[str] = ()) -> PlayedGuest:
+    """Gives the link a connection of a guest that reports `calls`, and returns its other end.
+
+    Whoever asks closes it.
+    """
     near, far = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=near)
     played = PlayedGuest(*await asyncio.open_unix_connection(sock=far, limit=4 * 1024 * 1024))
     try:
-        link.attach(reader, writer)
+        link.attach(reader, writer, calls)
     except BaseException:
         writer.transport.abort()
         await played.close()

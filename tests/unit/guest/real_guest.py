@@ -23,6 +23,7 @@ from sandboxd.guest import protocol
 GUEST_SOURCES = Path(protocol.__file__).parent
 START = "from guest.__main__ import main\n\nraise SystemExit(main())\n"
 REPLY_S = 30.0
+BOOT = "b-test"
 
 
 class GuestSaidNo(Exception):
@@ -78,6 +79,10 @@ class GuestSide:
         self._lock = threading.Lock()
         self._waiting: dict[int, Pending] = {}
         self._last_id = 0
+        self._call_ids: dict[int, str] = {}
+        self._answered: list[str] = []
+        self.records = True
+        """Whether the next request says of answered calls that they are recorded."""
         self.hello: dict[str, Any] = {}
 
     def accept(self) -> None:
@@ -86,7 +91,7 @@ class GuestSide:
         self.sock.settimeout(REPLY_S)
         header, _ = read_message(self.sock)
         self.hello = header["hello"]
-        self.send({"welcome": {"protocol": protocol.PROTOCOL_VERSION}})
+        self.send({"welcome": {"protocol": protocol.PROTOCOL_VERSION, "boot": BOOT}})
         self.sock.settimeout(None)
         self._reader = threading.Thread(target=self._read, args=(self.sock,))
         self._reader.start()
@@ -117,7 +122,21 @@ class GuestSide:
         with self._lock:
             self._last_id += 1
             self._waiting[self._last_id] = pending
-            self.send({"id": self._last_id, "op": op, "args": args or {}}, body)
+            recorded: list[str] = []
+            if self.records:
+                recorded, self._answered = self._answered, []
+            self.send(
+                {
+                    "id": self._last_id,
+                    "boot": BOOT,
+                    "op": op,
+                    "args": args or {},
+                    "recorded": recorded,
+                },
+                body,
+            )
+            if "call_id" in (args or {}):
+                self._call_ids[self._last_id] = (args or {})["call_id"]
         return pending
 
     def request(
@@ -144,6 +163,8 @@ class GuestSide:
                 continue
             with self._lock:
                 pending = self._waiting.pop(id_, None)
+                if id_ in self._call_ids:
+                    self._answered.append(self._call_ids.pop(id_))
             if pending is not None:
                 pending.settle(headers.pop(id_), b"".join(bodies.pop(id_)))
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from sandbox_adapter.v1 import tool_pb2
-from sandboxd.tools.base import CallContext, Tool, run_tool
+from sandboxd.tools.base import Tool
 from tests.unit.guest.guest_channel import GuestChannel
 from tests.unit.guest.real_guest import Guest, pack
+from tests.unit.tools.direct_channel import run_tool
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,7 @@ class SearchPlace:
 
     async def use(self, tool: Tool, **raw: Any) -> tool_pb2.ToolResult:
         """The tool, as the daemon runs it."""
-        context = CallContext(
-            call_id="c-1",
-            channel=GuestChannel(self.guest),
-            working_directory=str(self.workdir),
-            home_directory=str(self.guest.home),
-            shell="/bin/sh",
-            search_engine=self.guest.hello["search"] or "",
-        )
-        return await run_tool(tool, context, raw)
+        return await run_tool(tool, GuestChannel(self.guest), raw)
 
 
 @contextmanager

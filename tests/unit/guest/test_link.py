@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from sandboxd.guest import protocol
-from tests.unit.guest.real_guest import Guest, GuestSaidNo, read_message
+from sandboxd.guest.kept import Kept
+from sandboxd.guest.ops import OpError
+from tests.unit.guest.real_guest import BOOT, Guest, GuestSaidNo, read_message
 
 DEADLINE_S = 10.0
 IDS = itertools.count(1_000_000)
@@ -64,8 +66,8 @@ def test_link_answers_ping(guest: Guest) -> None:
         {"op": "ping", "args": []},
         {},
         {"op": "run", "args": {"call_id": 3, "timeout_s": 1}},
-        {"op": "run", "args": {"call_id": "c", "timeout_s": -1}},
-        {"op": "run", "args": {"call_id": "c"}},
+        {"op": "run", "args": {"call_id": "negative", "timeout_s": -1}},
+        {"op": "run", "args": {"call_id": "timeless"}},
     ],
 )
 def test_link_refuses_what_is_no_request_and_stays(
@@ -73,7 +75,7 @@ def test_link_refuses_what_is_no_request_and_stays(
 ) -> None:
     guest, id_ = shared_guest, next(IDS)
     pending = guest.expect(id_)
-    guest.send({**header, "id": id_})
+    guest.send({**header, "id": id_, "boot": BOOT})
 
     with pytest.raises(GuestSaidNo) as refused:
         pending.result()
@@ -109,12 +111,12 @@ def test_link_assembles_a_message_of_many_frames(guest: Guest) -> None:
     # Five frames, with another request between them.
     script = b"echo start\n" + b"# padding\n" * 450_000 + b"echo end\n"
     buffers = protocol.encode_frames(
-        {"id": 900, "op": "run", "args": {"call_id": "big", "timeout_s": 20}}, script
+        {"id": 900, "boot": BOOT, "op": "run", "args": {"call_id": "big", "timeout_s": 20}}, script
     )
     big, ping = guest.expect(900), guest.expect(901)
     for buffer in buffers[:4]:
         guest.sock.sendall(buffer)
-    guest.send({"id": 901, "op": "ping", "args": {}})
+    guest.send({"id": 901, "boot": BOOT, "op": "ping", "args": {}})
     assert ping.result() == ({}, b"")
     for buffer in buffers[4:]:
         guest.sock.sendall(buffer)
@@ -211,6 +213,58 @@ def test_reconnect_keeps_what_runs_and_drops_what_waits(guest: Guest) -> None:
     # A worker is free again: what waited would have run by now, before this.
     assert guest.request("run", {"call_id": "next", "timeout_s": 9}, b"echo next")[1] == b"next\n"
     assert not waited.exists()
+
+
+def test_answer_is_kept_over_a_lost_connection_until_it_is_recorded(guest: Guest) -> None:
+    guest.records = False
+    guest.begin("run", {"call_id": "c1", "timeout_s": 9, "sequence": 4}, b"sleep 0.5; echo one")
+    guest.begin("run", {"call_id": "c2", "timeout_s": 9, "sequence": 5}, b"echo two; touch up; exit 3")
+    until((guest.workdir / "up").exists)
+    guest.disconnect()
+    guest.accept()
+    assert guest.hello["report"]["sequence"] == 5
+    assert set(guest.hello["report"]["calls"]) == {"c1", "c2"}
+    assert guest.request("attach", {"call_id": "c1"})[1] == b"one\n"
+    facts, body = guest.request("attach", {"call_id": "c2"})
+    assert (facts["exit_code"], body) == (3, b"two\n")
+    # Asked once more it says the same.
+    assert guest.request("attach", {"call_id": "c2"}) == (facts, body)
+    with pytest.raises(GuestSaidNo) as refused:
+        guest.request("run", {"call_id": "c2", "timeout_s": 9}, b"echo again")
+    assert refused.value.reason == "ID_CONFLICT"
+
+    guest.records = True
+    guest.request("ping")
+    guest.disconnect()
+    guest.accept()
+    assert guest.hello["report"]["calls"] == []
+    with pytest.raises(GuestSaidNo) as gone:
+        guest.request("attach", {"call_id": "c1"})
+    assert gone.value.reason == "CALL_UNKNOWN"
+
+
+def test_answers_beyond_their_bound_are_dropped_and_their_calls_still_reported() -> None:
+    kept = Kept()
+    for number in range(20):
+        kept.keep(f"c{number}", ({}, b"x" * 1024 * 1024))
+    assert kept.ids() == [f"c{number}" for number in range(20)]
+    dropped = [call_id for call_id in kept.ids() if isinstance(kept.find(call_id), OpError)]
+    assert dropped == ["c0", "c1", "c2", "c3"]
+    for number in range(600):
+        kept.keep(f"d{number}", ({}, b""))
+    assert len(kept.ids()) == 512
+
+
+def test_request_of_another_daemon_ends_the_connection(guest: Guest) -> None:
+    marker = guest.workdir / "ran"
+    guest.send(
+        {"id": 1, "boot": "b-other", "op": "run", "args": {"call_id": "c", "timeout_s": 5}},
+        f"touch {marker}".encode(),
+    )
+    guest.disconnect()
+    guest.accept()
+    assert guest.request("ping") == ({}, b"")
+    assert not marker.exists()
 
 
 def test_reconnect_needs_a_welcome(guest: Guest) -> None:

@@ -13,6 +13,7 @@ from grpc import aio
 from sandbox_adapter.v1 import error_pb2, session_pb2, tool_pb2
 from sandboxd.backends.fake import FakeBackend
 from sandboxd.errors import CreateFailed, EngineDown, SandboxdError
+from sandboxd.sessions import starts
 from tests.unit.worker import Worker, reason_of, retry_s, running, until
 
 READY = session_pb2.SESSION_STATE_READY
@@ -291,7 +292,12 @@ async def test_sixth_restart_in_ten_minutes_fails_the_session(worker: Worker) ->
     worker.sandbox().lose("SILENT")
     await worker.state_is(session_pb2.SESSION_STATE_FAILED)
     assert (await worker.get()).reason == "RESTART_LIMIT"
-    assert worker.backend.running == {}
+    await until(lambda: worker.backend.running == {})
+    assert worker.backend.stores != set(), "files are kept until deletion"
+    assert await _code_and_reason(worker.call("c1")) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "SESSION_FAILED",
+    )
     await worker.delete()
     assert worker.backend.stores == set()
 
@@ -299,7 +305,7 @@ async def test_sixth_restart_in_ten_minutes_fails_the_session(worker: Worker) ->
 async def test_restart_waits_for_an_engine_that_is_down(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EngineDown, "retry_s", 0.01)
+    monkeypatch.setattr(starts, "ENGINE_REST_S", 0.01)
     await worker.create()
     worker.backend.fail_next("create", *[EngineDown("down")] * 8)
     worker.sandbox().lose("ENDED")
@@ -309,6 +315,41 @@ async def test_restart_waits_for_an_engine_that_is_down(
         return found.state == READY and found.generation == 2
 
     await until(restarted)
+
+
+async def test_session_that_waits_for_the_engine_says_so(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts, "ENGINE_REST_S", 0.2)
+    await worker.create()
+    worker.backend.fail_next("release", *[EngineDown("down")] * 3)
+    gate = worker.backend.hold("create")
+    worker.sandbox().lose("ENDED")
+
+    async def waits() -> bool:
+        return (await worker.get()).reason == "ENGINE_DOWN"
+
+    await until(waits)
+    found = await worker.get()
+    assert found.state == session_pb2.SESSION_STATE_RESTARTING
+    assert "engine does not answer" in found.message
+    with pytest.raises(aio.AioRpcError) as refused:
+        await worker.call("c1")
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert reason_of(refused.value) == "ENGINE_DOWN"
+    assert retry_s(refused.value) > 0
+
+    async def goes_on() -> bool:
+        return (await worker.get()).reason == "SANDBOX_LOST"
+
+    await until(goes_on)
+    assert await _code_and_reason(worker.call("c1")) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "SESSION_NOT_READY",
+    )
+    gate.set()
+    await worker.state_is(READY)
+    assert (await worker.get()).reason == ""
 
 
 async def test_calls_are_refused_while_the_sandbox_starts_anew(worker: Worker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from pathlib import Path
 
@@ -100,7 +101,7 @@ async def test_oldest_reads_expire_first_and_effects_never(tmp_path: Path) -> No
     await store.open()
     await _with_session(store)
     ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
-    await ledger.open(0.0)
+    await ledger.open()
     for index in range(12):
         call = _call(f"c{index:02}", is_read=index % 2 == 0)
         await ledger.reserve(call)
@@ -123,7 +124,7 @@ async def test_ledger_full_of_effects_refuses_instead_of_forgetting(tmp_path: Pa
     await store.open()
     await _with_session(store)
     ledger = Ledger(store, result_bytes_max=300, rows_max=100)
-    await ledger.open(0.0)
+    await ledger.open()
     for index in range(3):
         call = _call(f"c{index}", is_read=False)
         await ledger.reserve(call)
@@ -143,11 +144,82 @@ async def test_first_recorded_result_wins(tmp_path: Path) -> None:
     ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
     call = _call("c1", is_read=False)
     await ledger.reserve(call)
-    await ledger.open(0.0)
-    late = tool_pb2.ToolResult(text="late", ending=tool_pb2.ENDING_COMPLETED)
-    await ledger.record(call, late.SerializeToString(), 1.0, restart_told=False)
+    for text in ("first", "late"):
+        result = tool_pb2.ToolResult(text=text, ending=tool_pb2.ENDING_COMPLETED)
+        await ledger.record(call, result.SerializeToString(), 1.0, restart_told=False)
     found = await ledger.find(KEY, "c1")
     assert found is not None
     assert found.result is not None
-    assert tool_pb2.ToolResult.FromString(found.result).ending == tool_pb2.ENDING_UNKNOWN
+    assert tool_pb2.ToolResult.FromString(found.result).text == "first"
+    await store.close()
+
+
+async def test_reserved_calls_are_there_for_the_next_daemon_and_forgotten_once_recorded(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    await store.open()
+    await _with_session(store)
+    ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
+    memo = {"words": {"path": "f"}, "reply_bytes_max": 5, "timeout_s": 1.5}
+    call = dataclasses.replace(_call("c1", is_read=True), memo=memo)
+    assert await ledger.reserve(call) == 1
+    assert await ledger.reserve(_call("c2", is_read=False)) == 2
+    await store.close()
+    store = Store(tmp_path)
+    await store.open()
+    ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
+    found = await ledger.reserved(KEY)
+    assert [(each.call_id, each.sequence, each.memo) for each in found] == [
+        ("c1", 1, memo),
+        ("c2", 2, None),
+    ]
+    await ledger.record(call, b"r", 1.0, restart_told=False)
+    assert [each.call_id for each in await ledger.reserved(KEY)] == ["c2"]
+    await store.close()
+
+
+async def test_s16_ledger_id_is_renewed_for_a_guest_that_has_seen_more(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    await store.open()
+    await _with_session(store)
+    ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
+    await ledger.reserve(_call("c1", is_read=True))
+    before = store.ledger_id
+    await ledger.compare(KEY, 1)
+    assert store.ledger_id == before
+    await ledger.compare(KEY, 2)
+    assert store.ledger_id != before
+    renewed = store.ledger_id
+    await store.close()
+    store = Store(tmp_path)
+    await store.open()
+    assert store.ledger_id == renewed
+    await store.close()
+
+
+async def test_s16_ledger_id_is_renewed_where_the_database_is_a_copy(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    await store.open()
+    before = store.ledger_id
+    await store.close()
+    (tmp_path / "copy").write_bytes((tmp_path / "state.db").read_bytes())
+    (tmp_path / "copy").rename(tmp_path / "state.db")
+    store = Store(tmp_path)
+    await store.open()
+    assert store.ledger_id != before
+    await store.close()
+
+
+async def test_state_of_the_first_format_is_taken_up(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "state.db") as connection:
+        connection.executescript(f"{store_module._SCHEMA} PRAGMA user_version = 1;")
+        connection.execute("INSERT INTO meta VALUES ('ledger_id', 'l-old'), ('clean', '1')")
+    connection.close()
+    store = Store(tmp_path)
+    await store.open()
+    assert store.ledger_id == "l-old"
+    await _with_session(store)
+    ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
+    assert await ledger.reserve(_call("c1", is_read=False)) == 1
     await store.close()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2
-from sandboxd.backends.base import Reply
+from sandboxd.backends.base import Channel, Reply
 from sandboxd.errors import GuestFault
 from sandboxd.guest.ops import OpError
-from sandboxd.tools.base import CallContext, Tool, run_tool
+from sandboxd.tools.base import InvalidInput, JsonObject, Tool, answer_of, refused
 from tests.unit.guest.direct import ask, machine_in
 
 _numbers = itertools.count(1)
@@ -44,7 +45,7 @@ class DirectChannel:
 
     async def call(self, tool: Tool, **raw: Any) -> tool_pb2.ToolResult:
         """Runs a tool as the session manager does."""
-        return await run_tool(tool, context(self, self.machine.workdir), raw)
+        return await run_tool(tool, self, raw)
 
 
 class FixedChannel:
@@ -67,15 +68,21 @@ class FixedChannel:
         return self.answer
 
 
-def context(channel: DirectChannel | FixedChannel, workdir: str = "/workspace") -> CallContext:
-    return CallContext(
-        call_id=f"call-{next(_numbers)}",
-        channel=channel,
-        working_directory=workdir,
-        home_directory="/home/sandbox",
-        shell="/bin/bash",
-        search_engine="",
-    )
+async def run_unworded(tool: Tool, channel: Channel, raw: JsonObject) -> tool_pb2.ToolResult:
+    """One call from its input to its result; faults are raised."""
+    ask = tool.ask(raw)
+    # As the ledger keeps it.
+    memo = json.loads(json.dumps(ask.memo))
+    answer = await answer_of(channel, ask, {"call_id": f"call-{next(_numbers)}"})
+    return tool.word(memo, answer)
+
+
+async def run_tool(tool: Tool, channel: Channel, raw: JsonObject) -> tool_pb2.ToolResult:
+    """The same, with every fault of the call as a result."""
+    try:
+        return await run_unworded(tool, channel, raw)
+    except (InvalidInput, GuestFault) as error:
+        return refused(error)
 
 
 def reason_of(result: tool_pb2.ToolResult) -> str:

@@ -14,10 +14,11 @@ from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.errors import SandboxLost
-from sandboxd.tools.base import CallContext, Tool, run_tool
+from sandboxd.tools.base import Tool
 from sandboxd.tools.bash import BashTool
 from tests.unit.guest.guest_channel import GuestChannel
 from tests.unit.guest.real_guest import Guest, pack
+from tests.unit.tools.direct_channel import run_tool
 
 FACTS: dict[str, Any] = {
     "ended": "exited",
@@ -60,8 +61,7 @@ class Scripted:
 async def bash(
     channel: Scripted | GuestChannel, tool: BashTool | None = None, **raw: Any
 ) -> tool_pb2.ToolResult:
-    context = CallContext("call-1", channel, "/workspace", "/home/sandbox", "/bin/bash", "")
-    return await run_tool(tool or BashTool(), context, {"command": "x", **raw})
+    return await run_tool(tool or BashTool(), channel, {"command": "x", **raw})
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,8 @@ async def test_bash_takes_any_timeout_and_says_what_it_made_of_it(
     result = await bash(channel, timeout=asked)
 
     [(op, args, body, answer_s)] = channel.asked
-    assert (op, args, body) == ("run", {"call_id": "call-1", "timeout_s": given}, b"x")
+    assert args.pop("call_id")
+    assert (op, args, body) == ("run", {"timeout_s": given}, b"x")
     assert answer_s > given + limits.KILL_GRACE_S + limits.DRAIN_MAX_S
     assert result.text == "hi\n" + notes
     assert result.bash.timeout.ToNanoseconds() == given * 1e9

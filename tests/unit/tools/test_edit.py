@@ -13,7 +13,7 @@ from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.edit import EditTool
 from sandboxd.tools.read import ReadTool
-from tests.unit.tools.direct_channel import DirectChannel, FixedChannel, context, reason_of
+from tests.unit.tools.direct_channel import DirectChannel, FixedChannel, reason_of, run_unworded
 
 EDIT = EditTool()
 NO_MATCH = "Could not find oldText in f. Check whitespace and indentation: it must match exactly."
@@ -199,7 +199,7 @@ async def test_edit_of_a_text_that_can_begin_at_several_places_is_refused(
 async def test_edit_of_malformed_facts_ends_the_sandbox(fault: GuestFault) -> None:
     raw = {"path": "f", "oldText": "a", "newText": "b"}
     with pytest.raises(SandboxLost):
-        await EDIT.run(context(FixedChannel(fault)), raw)
+        await run_unworded(EDIT, FixedChannel(fault), raw)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +208,6 @@ async def test_edit_of_malformed_facts_ends_the_sandbox(fault: GuestFault) -> No
 async def test_edit_of_malformed_answers_ends_the_sandbox(odd: dict[str, Any]) -> None:
     facts = {"replacements": 1, "lines": [1], "version": "v", **odd}
     with pytest.raises(SandboxLost):
-        await EDIT.run(
-            context(FixedChannel(Reply(facts))), {"path": "f", "oldText": "a", "newText": "b"}
+        await run_unworded(
+            EDIT, FixedChannel(Reply(facts)), {"path": "f", "oldText": "a", "newText": "b"}
         )

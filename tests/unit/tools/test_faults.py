@@ -7,7 +7,7 @@ import pytest
 from sandboxd.errors import GuestFault
 from sandboxd.tools.bash import BashTool
 from sandboxd.tools.faults import ADVICE, file_fault
-from tests.unit.tools.direct_channel import FixedChannel, context
+from tests.unit.tools.direct_channel import FixedChannel, run_unworded
 
 
 def worded(reason: str, text: str) -> str:
@@ -47,7 +47,7 @@ def test_line_with_advice_stays_as_it_is(reason: str, text: str) -> None:
 async def test_command_that_was_not_started_says_so_and_what_can_be_done(why: str) -> None:
     fault = GuestFault("SPAWN_FAILED", why, {"exhausted": True})
     with pytest.raises(Exception, match="was not started") as caught:
-        await BashTool().run(context(FixedChannel(fault)), {"command": "x"})
+        await run_unworded(BashTool(), FixedChannel(fault), {"command": "x"})
     text = str(caught.value)
     assert text.startswith("The command was not started: ")
     assert text.endswith(

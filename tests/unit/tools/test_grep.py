@@ -13,7 +13,7 @@ from sandboxd.backends.base import Reply
 from sandboxd.errors import SandboxLost
 from sandboxd.tools.grep import GrepTool
 from tests.unit.guest.search_place import SearchPlace, a_ripgrep, search_place
-from tests.unit.tools.direct_channel import FixedChannel, context
+from tests.unit.tools.direct_channel import FixedChannel, run_unworded
 
 GREP = GrepTool()
 
@@ -46,7 +46,7 @@ _FACTS = {
 async def _scripted(body: bytes, **facts: Any) -> tool_pb2.ToolResult:
     """The result of what only a hostile or a slow guest says."""
     channel = FixedChannel(Reply({**_FACTS, **facts}, body))
-    return await GREP.run(context(channel), {"pattern": "x"})
+    return await run_unworded(GREP, channel, {"pattern": "x"})
 
 
 async def test_grep_shows_rows_in_path_order_with_details(place: SearchPlace) -> None:

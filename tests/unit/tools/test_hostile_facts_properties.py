@@ -16,9 +16,10 @@ from sandboxd.backends.base import Reply
 from sandboxd.config import BashSettings
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.sessions import outcomes
-from sandboxd.tools.base import FAULT_CHARS_MAX, CallContext, run_tool
+from sandboxd.tools.base import FAULT_CHARS_MAX
 from sandboxd.tools.registry import six_tools
 from tests.unit.strategies import JSON, TEXTS, mutated
+from tests.unit.tools.direct_channel import run_tool
 
 TOOLS = {tool.name: tool for tool in six_tools(BashSettings()).all()}
 INPUTS: dict[str, dict[str, Any]] = {
@@ -172,9 +173,8 @@ def check_result(result: tool_pb2.ToolResult, text_bytes_max: int) -> None:
 
 def outcome_of(name: str, channel: HostileChannel) -> tool_pb2.ToolResult | None:
     """The tool's result, or None where the sandbox is lost for a broken protocol."""
-    context = CallContext("c", channel, "/workspace", "/home/sandbox", "/bin/bash", "ripgrep 14")
     try:
-        return asyncio.run(run_tool(TOOLS[name], context, INPUTS[name]))
+        return asyncio.run(run_tool(TOOLS[name], channel, INPUTS[name]))
     except SandboxLost as lost:
         found = lost
     assert found.cause == "PROTOCOL"

@@ -13,7 +13,7 @@ from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.read import ReadTool
-from tests.unit.tools.direct_channel import DirectChannel, FixedChannel, context, reason_of
+from tests.unit.tools.direct_channel import DirectChannel, FixedChannel, reason_of, run_unworded
 
 READ = ReadTool()
 INSPECT = "Use bash with file, xxd or strings to inspect it."
@@ -101,7 +101,7 @@ async def test_read_where_the_total_is_not_known_says_at_least() -> None:
         "encoding": "utf-8",
         "version": "",
     }
-    result = await READ.run(context(FixedChannel(Reply(facts, b"a\nb\n"))), {"path": "f"})
+    result = await run_unworded(READ, FixedChannel(Reply(facts, b"a\nb\n")), {"path": "f"})
     assert result.text.endswith("[Showing lines 1-2 of at least 7. Use offset=3 to continue.]")
     assert not result.read.total_exact
 
@@ -218,7 +218,7 @@ async def test_read_refuses_bad_input_with_words(
 async def test_read_path_that_is_too_long_is_refused_before_the_guest() -> None:
     channel = FixedChannel(GuestFault("IO_ERROR", "was asked", {}))
     with pytest.raises(Exception, match="4095 are the most") as caught:
-        await READ.run(context(channel), {"path": "é" * 2_048})
+        await run_unworded(READ, channel, {"path": "é" * 2_048})
     assert caught.value.reason == "PATH_TOO_LONG"  # type: ignore[attr-defined]
 
 
@@ -260,14 +260,14 @@ async def test_read_of_malformed_facts_ends_the_sandbox(facts: dict[str, Any], b
         "encoding": "utf-8",
         "version": "",
     }
-    await READ.run(context(FixedChannel(Reply(good, b"a"))), {"path": "f"})
+    await run_unworded(READ, FixedChannel(Reply(good, b"a")), {"path": "f"})
     with pytest.raises(SandboxLost):
-        await READ.run(context(FixedChannel(Reply({**good, **facts}, body))), {"path": "f"})
+        await run_unworded(READ, FixedChannel(Reply({**good, **facts}, body)), {"path": "f"})
 
 
 async def test_read_of_a_hostile_fault_is_plain_text(sandbox: DirectChannel) -> None:
     fault = GuestFault("IO_ERROR", "\x1b[31m\0" + "x" * 100_000, {})
     with pytest.raises(Exception, match="x1b") as caught:
-        await READ.run(context(FixedChannel(fault)), {"path": "f"})
+        await run_unworded(READ, FixedChannel(fault), {"path": "f"})
     assert len(str(caught.value)) < 7_000
     assert "\0" not in str(caught.value)

@@ -11,9 +11,14 @@ from sandbox_adapter.v1 import tool_pb2
 from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
-from sandboxd.tools.base import run_tool
 from sandboxd.tools.write import WriteTool
-from tests.unit.tools.direct_channel import DirectChannel, FixedChannel, context, reason_of
+from tests.unit.tools.direct_channel import (
+    DirectChannel,
+    FixedChannel,
+    reason_of,
+    run_tool,
+    run_unworded,
+)
 
 WRITE = WriteTool()
 
@@ -100,7 +105,7 @@ async def test_write_names_the_place_of_a_lone_surrogate(sandbox: DirectChannel)
 )
 async def test_write_ending_follows_the_reason(reason: str, ending: tool_pb2.Ending) -> None:
     channel = FixedChannel(GuestFault(reason, "said so", {}))
-    result = await run_tool(WRITE, context(channel), {"path": "f", "content": "x"})
+    result = await run_tool(WRITE, channel, {"path": "f", "content": "x"})
     assert result.ending == ending
     assert result.is_error
     assert reason_of(result) == reason
@@ -108,7 +113,7 @@ async def test_write_ending_follows_the_reason(reason: str, ending: tool_pb2.End
 
 async def test_write_of_a_version_conflict_has_the_contract_text() -> None:
     channel = FixedChannel(GuestFault("VERSION_CONFLICT", "other words", {}))
-    result = await run_tool(WRITE, context(channel), {"path": "f", "content": "x"})
+    result = await run_tool(WRITE, channel, {"path": "f", "content": "x"})
     assert result.text == ("f is not at the expected version. Read it again before you change it.")
 
 
@@ -127,4 +132,4 @@ async def test_write_gives_the_version_that_the_next_one_expects(sandbox: Direct
 async def test_write_of_malformed_facts_ends_the_sandbox() -> None:
     reply = Reply({"bytes": -1, "created": True, "version": ""})
     with pytest.raises(SandboxLost):
-        await WRITE.run(context(FixedChannel(reply)), {"path": "f", "content": "x"})
+        await run_unworded(WRITE, FixedChannel(reply), {"path": "f", "content": "x"})
