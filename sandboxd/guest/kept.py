@@ -8,6 +8,7 @@ and keeps its id: the daemon must learn that the call ran.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -25,11 +26,14 @@ class Kept:
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer | OpError] = {}
+        self._ended: dict[str, float] = {}
+        """When each call ended, on the monotonic clock."""
         self._bytes = 0
 
     def keep(self, call_id: str, answer: Answer | OpError) -> None:
         """Takes the answer of a call that has just ended."""
         self._answers[call_id] = answer
+        self._ended[call_id] = time.monotonic()
         self._bytes += _size(answer)
         while len(self._answers) > KEPT_MAX:
             self.forget([next(iter(self._answers))])
@@ -37,12 +41,18 @@ class Kept:
             self._drop_oldest()
 
     def find(self, call_id: str) -> Answer | OpError | None:
-        return self._answers.get(call_id)
+        """The answer, with the fact `ended_ago_s`: who attaches was not there to see it."""
+        answer = self._answers.get(call_id)
+        if answer is None or isinstance(answer, OpError):
+            return answer
+        facts, body = answer
+        return {**facts, "ended_ago_s": time.monotonic() - self._ended[call_id]}, body
 
     def forget(self, call_ids: Iterable[str]) -> None:
         """Lets go of what is recorded."""
         for call_id in call_ids:
             answer = self._answers.pop(call_id, None)
+            self._ended.pop(call_id, None)
             if answer is not None:
                 self._bytes -= _size(answer)
 

@@ -242,5 +242,6 @@ async def test_sigterm_lets_running_calls_end_and_a_second_one_does_not(
         await asyncio.gather(long, return_exceptions=True)
     daemon.start()
     async with AdapterClient(daemon.address) as client:
-        assert (await client.get_call("s", "long")).state == tool_pb2.CALL_STATE_UNKNOWN
+        assert (await client.get_call("s", "long")).state == tool_pb2.CALL_STATE_RUNNING
         assert (await ready(client, "s")).generation == 1
+        assert (await client.cancel_call("s", "long")).ending == tool_pb2.ENDING_CANCELLED
