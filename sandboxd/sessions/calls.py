@@ -93,7 +93,7 @@ class Calls:
             call = Call(call_id, tool, raw, digest, epoch, done)
             # From here on every request with this id joins: no two of them can
             # both find nothing in the ledger.
-            live.calls[call_id] = call
+            live.add_call(call)
             call.task = asyncio.create_task(
                 self._drive(live, call, partial(self._outcome, live, call))
             )
@@ -178,7 +178,7 @@ class Calls:
         for each in reserved:
             done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
             call = Call(each.call_id, each.tool, {}, each.digest, None, done, Step.RUNNING)
-            live.calls[each.call_id] = call
+            live.add_call(call)
             call.task = asyncio.create_task(
                 self._drive(live, call, partial(self._resumed, live, call, each))
             )
@@ -194,9 +194,9 @@ class Calls:
             if call_id in live.calls:
                 continue
             record = await self._ledger.find(live.record.key, call_id)
-            if record is not None:
+            if record is not None and record.phase is not CallPhase.RESERVED:
                 sandbox.recorded(call_id)
-            elif call_id not in live.calls:
+            elif record is None and call_id not in live.calls:
                 live.condemn(
                     SandboxLost("PROTOCOL", "the guest reports a call that was never reserved")
                 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sandbox_adapter.v1 import tool_pb2
@@ -14,10 +15,11 @@ from sandboxd.backends.base import Channel, Reply, Sandbox
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
-from sandboxd.sessions import outcomes
+from sandboxd.sessions import causes, outcomes
 from sandboxd.sessions.call import Call, Outcome
 from sandboxd.sessions.ledger import Ledger, Reservation
 from sandboxd.sessions.live import LiveSession
+from sandboxd.sessions.partial import Partial
 from sandboxd.sessions.records import ReservedCall
 from sandboxd.tools.base import Ask, InvalidInput, Tool, answer_of, refused, worded
 from sandboxd.tools.registry import Registry
@@ -46,7 +48,8 @@ class Execution:
         """
         tool = self._tools.find(call.tool)
         asked = _asked(tool, call.raw)
-        memo = _memo(asked) if isinstance(asked, Ask) else None
+        seen = causes.seen_before(sandbox, asked) if isinstance(asked, Ask) else None
+        memo = _memo(asked, seen) if isinstance(asked, Ask) else None
         reservation = self._reservation(live, call, memo)
         sequence = await self._ledger.reserve(reservation)
         await fault_points.reach("call.reserved")
@@ -57,7 +60,9 @@ class Execution:
         elif isinstance(asked, Ask):
             named = {"call_id": call.call_id, "sequence": sequence}
             channel = _Measured(sandbox, self._metrics)
-            ended = await self._work(live, call, _worded(tool, asked.memo, channel, asked, named))
+            met = partial(causes.met, sandbox, seen)
+            work = _worded(tool, asked.memo, channel, asked, named, met)
+            ended = await self._work(live, call, work)
         else:
             ended = _Ended(asked)
         return await self._conclude(live, call, sandbox, reservation, ended, began)
@@ -80,7 +85,9 @@ class Execution:
         )
         began = time.monotonic() - max(0.0, time.time() - reserved.started_at)
         ended = _Ended(outcomes.unknown(outcomes.WORKER_STOPPED))
-        if sandbox is not None and reserved.memo is not None and _is_known(sandbox, reserved):
+        if live.end_cause is not None:
+            ended = _Ended(outcomes.session_ended(live.end_cause))
+        elif sandbox is not None and reserved.memo is not None and _is_known(sandbox, reserved):
             tool, memo = self._tools.find(reserved.tool), reserved.memo
             attach = Ask(
                 "attach",
@@ -90,9 +97,11 @@ class Execution:
                 timeout_s=memo["timeout_s"],
             )
             named = {"call_id": reserved.call_id}
-            ended = await self._work(
-                live, call, _worded(tool, memo["words"], sandbox, attach, named)
-            )
+            channel = _Attaching(sandbox)
+            met = partial(causes.met, sandbox, memo.get("seen"))
+            work = _worded(tool, memo["words"], channel, attach, named, met)
+            ended = await self._work(live, call, work)
+            began = min(time.monotonic(), began + channel.ended_ago_s)
         return await self._conclude(live, call, sandbox, reservation, ended, began)
 
     async def cancel_unstarted(self, live: LiveSession, call: Call) -> Outcome:
@@ -114,6 +123,8 @@ class Execution:
     ) -> Outcome:
         """Records what came of a call. `began` is on the monotonic clock."""
         await fault_points.reach("call.answered")
+        if sandbox is not None:
+            await causes.explain_loss(ended.result, sandbox)
         if call.cancelling is not None:
             outcomes.mark_cancelled(ended.result, await call.cancelling)
         await self._record(live, reservation, ended.result, time.monotonic() - began)
@@ -161,6 +172,8 @@ class Execution:
     ) -> _Ended:
         work = asyncio.create_task(worded)
         call.work = work
+        call.working.set_result(None)
+        partial = Partial(live, call)
         if call.cancel_wanted:
             # Of a call that is resumed: the wish came while its guest was awaited.
             self.begin_cancel(live, call)
@@ -169,13 +182,14 @@ class Execution:
             await asyncio.wait({work})
         finally:
             work.cancel()
+            partial.stop()
         if work.cancelled():
-            return _Ended(_cut_off(live, call))
+            return _Ended(partial.before(_cut_off(live, call)))
         error = work.exception()
         if error is None:
             return _Ended(work.result())
         if isinstance(error, SandboxLost):
-            return _Ended(_lost(live, error))
+            return _Ended(partial.before(_lost(live, error)))
         _LOG.error("tool broke off", tool=call.tool, session=live.session_id, cause=error)
         return _Ended(outcomes.unknown(outcomes.FAULT), error)
 
@@ -251,24 +265,57 @@ def _asked(tool: Tool, raw: Mapping[str, Any]) -> Ask | tool_pb2.ToolResult:
         return refused(error)
 
 
-def _memo(ask: Ask) -> Mapping[str, Any]:
+def _memo(ask: Ask, seen: causes.Seen | None) -> Mapping[str, Any]:
     return {
         "words": ask.memo,
+        "seen": seen,
         "reply_bytes_max": ask.reply_bytes_max,
         "timeout_s": ask.timeout_s,
     }
 
 
 async def _worded(
-    tool: Tool, memo: Mapping[str, Any], channel: Channel, ask: Ask, named: Mapping[str, Any]
+    tool: Tool,
+    memo: Mapping[str, Any],
+    channel: Channel,
+    ask: Ask,
+    named: Mapping[str, Any],
+    met: Callable[[], Awaitable[Mapping[str, Any]]],
 ) -> tool_pb2.ToolResult:
-    return worded(tool, memo, await answer_of(channel, ask, named))
+    answer = await answer_of(channel, ask, named)
+    return worded(tool, {**memo, **await met()}, answer)
 
 
 def _is_known(sandbox: Sandbox, reserved: ReservedCall) -> bool:
     """Whether the guest that is back is the one that ran the call, and says so."""
     same = sandbox.generation == reserved.generation
     return same and reserved.call_id in sandbox.report.calls
+
+
+class _Attaching:
+    """A sandbox whose call is attached to; keeps how long ago the call ended."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self.ended_ago_s = 0.0
+
+    async def request(
+        self,
+        op: str,
+        args: Mapping[str, Any],
+        body: bytes = b"",
+        *,
+        reply_bytes_max: int,
+        timeout_s: float,
+    ) -> Reply:
+        """See `Channel.request`."""
+        reply = await self._sandbox.request(
+            op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=timeout_s
+        )
+        ago_s = reply.facts.get("ended_ago_s")
+        if isinstance(ago_s, int | float) and ago_s > 0:
+            self.ended_ago_s = float(ago_s)
+        return reply
 
 
 class _Measured:
