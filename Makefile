@@ -12,7 +12,7 @@ STATIC := check-format check-lint check-types check-imports check-generated \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check static $(STATIC) format generate baseline requirements unit engine \
-	images test test-load conformance demo clean
+	images test test-load test-faults conformance demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ conformance: setup images ## the kit against every kind of sandbox, as a table
 
 test-load: setup images ## ten thousand calls, files of gigabytes, a tree of 50,000 files, in containers
 	@$(BIN)/python tests/load/run.py
+
+test-faults: setup images ## kills and stalls at every named step, a thousand and more, on an engine of its own
+	@$(BIN)/python tests/faults/run.py
 
 test: setup images ## the whole suite, in containers
 	@$(BIN)/pytest --require-engine -n 2 --dist loadfile

@@ -46,6 +46,7 @@ from sandboxd.sessions.starts import Starts
 from sandboxd.sessions.store import Store
 from sandboxd.sessions.sweeper import Sweeper
 from sandboxd.sessions.verbs import Verbs
+from sandboxd.sessions.watches import Watches
 from sandboxd.tools.registry import Registry, six_tools
 
 _LOG: Final = log.EventLog("app")
@@ -72,6 +73,7 @@ class Parts:
     directory: Directory
     manager: SessionManager
     calls: Calls
+    watches: Watches
     sweeper: Sweeper
     server: Server
 
@@ -138,6 +140,7 @@ def build(
         backend, table, directory, metrics, settings.creates_parallel_max, calls.reconcile
     )
     process_table = ProcessTable(store)
+    watches = Watches(directory, ledger, calls)
     ends = Ends(backend, table, ledger, process_table, directory, metrics)
     manager = SessionManager(settings, table, directory, starts, ends, metrics, store.digest_key)
     sweeper = Sweeper(
@@ -146,11 +149,11 @@ def build(
     services = Services(
         adapter=AdapterService(settings, backend, directory, boot_id, lambda: store.ledger_id),
         session=SessionService(manager),
-        tool=ToolService(calls, tools, boot_id, lambda: store.ledger_id),
+        tool=ToolService(calls, watches, tools, boot_id, lambda: store.ledger_id),
         file=FileService(Verbs(directory), metrics),
         process=ProcessService(Processes(directory, process_table, store.digest_key)),
     )
-    return Parts(directory, manager, calls, sweeper, Server(services, metrics))
+    return Parts(directory, manager, calls, watches, sweeper, Server(services, metrics))
 
 
 def build_backend(settings: Settings, metrics: Metrics, boot_id: str) -> Backend:
@@ -202,6 +205,7 @@ async def _drain(settings: Settings, parts: Parts) -> None:
     parts.calls.withdraw_queued()
     delete = settings.on_shutdown == "delete"
     late = await parts.calls.drain(settings.shutdown_grace_s)
+    parts.watches.end()
     if late:
         _LOG.warning("calls outlived the grace period: the next daemon goes on", calls=late)
     creating = [live for live in parts.directory.all() if not live.created.done()]

@@ -76,6 +76,8 @@ VERBS_PARALLEL_MAX: Final = 32
 """File verbs of one session at a time; beyond it RESOURCE_EXHAUSTED with RetryInfo."""
 VERB_TIMEOUT_S: Final = 900.0
 """Longest time of one step of a file verb in the guest; removing a large tree is one step."""
+WATCHERS_PARALLEL_MAX: Final = 32
+"""Streams of `WatchCall` of one session at a time; beyond it RESOURCE_EXHAUSTED with RetryInfo."""
 UPLOAD_IDLE_S: Final = 60.0
 """Longest wait for the next message of a client's stream."""
 INPUT_DEPTH_MAX: Final = 32
@@ -88,7 +90,7 @@ PROCESSES_RECORDED_MAX: Final = 4_096
 """Processes of a session whose ids are known; beyond it no more are started."""
 PROCESS_OUTPUT_BYTES_MAX: Final = MIB
 """Kept of each output of a process; older bytes are dropped and counted. The guest keeps it."""
-PROCESS_OUTPUT_TOTAL_BYTES_MAX: Final = 64 * MIB
+PROCESS_OUTPUT_TOTAL_BYTES_MAX: Final = 16 * MIB
 """Kept of all of a session's processes; the oldest ended one's go first. The guest keeps it."""
 PROCESS_ARGUMENT_BYTES_MAX: Final = 64 * KIB
 """Program and arguments of a process, with one byte for each end."""

@@ -11,7 +11,8 @@ Answers are the contract's own messages; there is no second set of classes.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -26,6 +27,7 @@ from sandbox_adapter.connection import (
     new_id,
 )
 from sandbox_adapter.files import FileClient, FileReader
+from sandbox_adapter.processes import ProcessClient
 from sandbox_adapter.v1 import (
     adapter_pb2,
     adapter_pb2_grpc,
@@ -34,8 +36,16 @@ from sandbox_adapter.v1 import (
     tool_pb2,
     tool_pb2_grpc,
 )
+from sandbox_adapter.watching import CallWatcher
 
-__all__ = ["AdapterClient", "FileClient", "FileReader", "TypedInput", "new_id"]
+__all__ = [
+    "AdapterClient",
+    "FileClient",
+    "FileReader",
+    "ProcessClient",
+    "TypedInput",
+    "new_id",
+]
 
 CREATE_TIMEOUT_S: Final = 660.0
 """Default deadline of CreateSession and DeleteSession: a pull may be part of it."""
@@ -62,6 +72,7 @@ class AdapterClient:
     """
 
     files: FileClient
+    processes: ProcessClient
 
     def __init__(
         self,
@@ -79,6 +90,7 @@ class AdapterClient:
         self._sessions = session_pb2_grpc.SessionServiceStub(channel)
         self._tools = tool_pb2_grpc.ToolServiceStub(channel)
         self.files = FileClient(self._connection)
+        self.processes = ProcessClient(self._connection)
         return self
 
     async def __aexit__(
@@ -302,6 +314,28 @@ class AdapterClient:
             self._tools.CancelCall, request, timeout_s
         )
         return answer.result
+
+    async def watch_call(
+        self,
+        session_id: str,
+        call_id: str,
+        after_sequence: int = 0,
+        heartbeat_s: float | None = None,
+    ) -> AsyncGenerator[tool_pb2.WatchCallResponse, None]:
+        """What a call does, from any point on; its result is the last event.
+
+        Goes on by itself, behind the last event, after a lost connection and where the adapter
+        cuts this reader loose: no event comes twice, and `resume_from` never comes. Raises
+        where nothing could be heard for the client's `retry_s_max`. There is no deadline:
+        leave it, or put `asyncio.timeout` around it.
+        """
+        request = tool_pb2.WatchCallRequest(
+            session_id=session_id, call_id=call_id, after_sequence=after_sequence
+        )
+        watcher = CallWatcher(self._connection, self._tools, request, heartbeat_s)
+        async with aclosing(watcher.events()) as events:
+            async for event in events:
+                yield event
 
 
 def _json(arguments: Mapping[str, Any]) -> str:

@@ -128,6 +128,15 @@ class Connection:
             raise RuntimeError("the client is used outside its `async with` block")
         return self._channel
 
+    @property
+    def retry_s_max(self) -> float:
+        """Longest time from a request's first failure to its last repeat, in seconds."""
+        return self._retry_s_max
+
+    def open(self, method: Callable[..., Any], request: object) -> Any:
+        """Opens a stream once, without a deadline. Its failures are gRPC's own."""
+        return method(request, metadata=self._credentials.metadata)
+
     async def once(
         self, method: Callable[..., Awaitable[Any]], request: object, timeout_s: float
     ) -> Any:

@@ -163,6 +163,14 @@ class VersionConflict(FileFault):
     """The file is not at the expected version."""
 
 
+class ProcessUnknown(AdapterError):
+    """No process of the session has the id."""
+
+
+class SpawnFailed(AdapterError):
+    """The process could not be made. Nothing ran."""
+
+
 class SandboxLost(AdapterError):
     """The sandbox ended while a verb ran. A write may or may not have happened."""
 
@@ -201,6 +209,8 @@ _BY_REASON: Final[Mapping[str, type[AdapterError]]] = {
     "SANDBOX_LOST": SandboxLost,
     "FILE_NOT_FOUND": FileNotFound,
     "VERSION_CONFLICT": VersionConflict,
+    "PROCESS_UNKNOWN": ProcessUnknown,
+    "SPAWN_FAILED": SpawnFailed,
 } | dict.fromkeys(
     (
         "IS_DIRECTORY",

@@ -209,7 +209,8 @@ class Backend(Protocol):
     async def owned(self) -> set[str]:
         """Resource ids of everything that this worker's daemons made and that exists.
 
-        Containers by label, stores and folders by name. Raises `EngineDown`.
+        Containers, volumes and networks by label; folders, and what is mounted or behind a
+        loop device in them, by name. Called every few seconds. Raises `EngineDown`.
         """
         ...
 

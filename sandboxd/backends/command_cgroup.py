@@ -85,22 +85,21 @@ def _made(folder: Path) -> Path:
 
 def _host_threads(init_pid: int, threads: Collection[int]) -> list[int]:
     """Threads of a process as the host numbers them, by their numbers inside."""
-    found = []
     try:
-        for name in os.listdir(f"/proc/{init_pid}/task"):
-            if int(name) != init_pid and _number_inside(init_pid, name) in threads:
-                found.append(int(name))
+        tasks = [int(name) for name in os.listdir(f"/proc/{init_pid}/task")]
+        return [each for each in tasks if _is_one_of(threads, init_pid, each)]
     except OSError:
         return []  # it has just ended
-    return found
 
 
-def _number_inside(init_pid: int, thread: str) -> int:
-    """A thread's number in its innermost PID namespace."""
-    for line in Path(f"/proc/{init_pid}/task/{thread}/status").read_text().splitlines():
+def _is_one_of(threads: Collection[int], init_pid: int, task: int) -> bool:
+    """Whether a thread, but not the first, has one of the numbers in its own namespace."""
+    if task == init_pid:
+        return False
+    for line in Path(f"/proc/{init_pid}/task/{task}/status").read_text().splitlines():
         if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return 0
+            return int(line.split()[-1]) in threads
+    return False
 
 
 def _number(path: Path) -> int:

@@ -22,7 +22,7 @@ from sandboxd.backends import docker_failures, identity
 from sandboxd.backends.base import SandboxFacts, SandboxSpec
 from sandboxd.backends.cgroup_counters import can_tell
 from sandboxd.backends.cgroups import ContainerCgroup, belongs, cgroup_mounts, cgroup_of
-from sandboxd.backends.docker_ending import end_containers
+from sandboxd.backends.docker_ending import end_containers, oom_killed
 from sandboxd.backends.docker_spec import (
     HOME,
     LABEL_GENERATION,
@@ -48,8 +48,7 @@ from sandboxd.backends.engine import (
     EngineRefused,
 )
 from sandboxd.backends.folders import SessionFolders
-from sandboxd.backends.hello import Expected, Hello, digest_of, new_secret
-from sandboxd.backends.host_view import host_view
+from sandboxd.backends.hello import Expected, digest_of, new_secret
 from sandboxd.backends.image_user import ImageUser, ImageUsers
 from sandboxd.backends.leftovers import Leftovers, remove_half_made
 from sandboxd.backends.listener import Listener
@@ -84,7 +83,7 @@ class DockerBackend:
     name = "docker"
     isolated = True
     tells_oom = False
-    """Until `start` has looked."""
+    """Until `start` has looked. False where any profile has a kernel of its own."""
 
     def __init__(self, settings: Settings, metrics: EngineMetrics, boot_id: str) -> None:
         self._boot_id = boot_id
@@ -114,7 +113,9 @@ class DockerBackend:
                     f"the container engine speaks API {spoken}; {wanted} is needed", EXIT_ENGINE
                 )
             self._cpus = await self._engine.cpus()
-            self.tells_oom = await asyncio.to_thread(can_tell, cgroup_mounts())
+            self.tells_oom = await asyncio.to_thread(can_tell, cgroup_mounts()) and not any(
+                _OWN_KERNEL.search(profile.runtime) for profile in self._settings.profiles.values()
+            )
             self._take_state_folder()
             self._leftovers = Leftovers(self._engine, self._folders, self._worker)
             labels = {LABEL_WORKER: self._worker, LABEL_RESOURCE: "toolbox"}
@@ -175,7 +176,7 @@ class DockerBackend:
                 box = await self._take(spec, facts, secret_digest, listener, container.id)
                 started.pop_all()
                 hello = await box.connect(ADOPT_S)
-                await self._see_limits(spec, box, hello)
+                await box.see_limits(self._cgroups.get(spec.resource_id), hello.spawning)
             except (ProcessEnded, EngineNotFound):
                 return None
             except OSError as error:  # a timeout is one
@@ -272,7 +273,7 @@ class DockerBackend:
                     box = await self._take(spec, facts, digest_of(secret), listener, container)
                     started.pop_all()
                     hello = await box.connect(self._settings.guest_ready_timeout_s)
-                    await self._see_limits(spec, box, hello)
+                    await box.see_limits(self._cgroups.get(spec.resource_id), hello.spawning)
                 except (TimeoutError, ProcessEnded) as error:
                     raise await self._not_ready(container, error) from None
         place.folder.remove_secret()
@@ -339,19 +340,6 @@ class DockerBackend:
         expected = Expected(secret_digest, pid if by_pid else None, "container", WORKSPACE, HOME)
         return GuestSandbox(spec.resource_id, spec.generation, facts, expected, listener, process)
 
-    async def _see_limits(self, spec: SandboxSpec, box: GuestSandbox, hello: Hello) -> None:
-        """Before the first command: the view of the limits, and a cgroup for commands."""
-        cgroup, pid = self._cgroups.get(spec.resource_id), box.pid
-        if cgroup is not None and pid is not None:
-            own_kernel = _OWN_KERNEL.search(spec.profile.runtime)
-            box.host = await host_view(cgroup, pid, () if own_kernel else hello.spawning)
-
-    async def _oom_killed(self, container: str) -> bool:
-        try:
-            return bool((await self._engine.container(container))["State"].get("OOMKilled"))
-        except (EngineNotFound, EngineRefused):
-            return False
-
     async def _not_ready(self, container: str, error: Exception) -> CreateFailed:
         why = "ended before it was ready"
         if isinstance(error, TimeoutError):
@@ -385,6 +373,9 @@ class DockerBackend:
                 await self.release(spec.resource_id)
             else:
                 await self.remove(spec.resource_id)
+        except EngineDown:
+            # The log has it once; one line for each client that tries would bury it.
+            _log.debug("a start is not undone before the engine is back", resource=spec.resource_id)
         except SandboxdError as error:
             _log.warning(
                 "a failed start is not fully undone",
@@ -399,7 +390,7 @@ class DockerBackend:
         if sandbox is not None:
             if sandbox.host is not None and known is not None:
                 # While the container is still there to be asked about.
-                await sandbox.host.settle(partial(self._oom_killed, known.container_id))
+                await sandbox.host.settle(partial(oom_killed, self._engine, known.container_id))
             await sandbox.close("DELETED", "the sandbox is ended")
         labels = owner_labels(self._worker, resource_id)
         await end_containers(self._engine, labels, known)

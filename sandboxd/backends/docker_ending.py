@@ -78,3 +78,11 @@ async def _gone(engine: Engine, container: str, cgroup: ContainerCgroup) -> bool
         await asyncio.to_thread(cgroup.remove_empty)
         return cgroup.gone
     return False
+
+
+async def oom_killed(engine: Engine, container: str) -> bool:
+    """Whether the engine saw a container's cgroup run out of memory. Raises `EngineDown`."""
+    try:
+        return bool((await engine.container(container))["State"].get("OOMKilled"))
+    except (EngineNotFound, EngineRefused):
+        return False

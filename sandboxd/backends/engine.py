@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from sandboxd.backends.engine_calls import (
     EngineMetrics,
     EngineNotFound,
     EngineRefused,
+    EngineUnready,
 )
 from sandboxd.errors import EngineDown
 
@@ -56,6 +58,10 @@ _LONG_SILENCE_S: Final = 120
 
 DEFAULT_ADDRESS: Final = "unix:///var/run/docker.sock"
 """The library's own default."""
+
+_SERVER_ERROR: Final = 500
+_RUNTIME_AWAY: Final = re.compile(r"containerd\.sock\b|transport is closing|: unavailable\s*\Z")
+"""The engine's words where its containerd is away, which says nothing of what was asked."""
 
 _Result = TypeVar("_Result")
 
@@ -293,7 +299,10 @@ def _translating(work: Callable[[], _Result]) -> Callable[[], _Result]:
             failed = EngineNotFound(404, str(error.explanation or error))
         except docker.errors.APIError as error:
             status = error.response.status_code if error.response is not None else 500
-            failed = EngineRefused(status, str(error.explanation or error))
+            text = str(error.explanation or error)
+            failed = EngineRefused(status, text)
+            if status >= _SERVER_ERROR and _RUNTIME_AWAY.search(text):
+                failed = EngineUnready(text)
         except (
             docker.errors.DockerException,
             requests.exceptions.RequestException,

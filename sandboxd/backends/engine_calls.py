@@ -52,6 +52,10 @@ class EngineNotFound(EngineRefused):
     """There is no such container or image."""
 
 
+class EngineUnready(EngineDown):
+    """The engine answers, and says that what it needs below itself does not."""
+
+
 class EngineMetrics(Protocol):
     """Where the figures of engine calls go; `metrics.Metrics` is one."""
 
@@ -163,6 +167,9 @@ class EngineCalls:
             outcome = "not_found" if isinstance(error, EngineNotFound) else "refused"
             self._answered()
             raise
+        except EngineUnready:
+            self._answered()
+            raise
         except EngineDown as error:
             if flight.late and flight.call != PROBE:
                 # It may be this call alone that is stuck: the probe will tell.
@@ -178,6 +185,8 @@ class EngineCalls:
         slots = self._long if long else self._short
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_Result] = loop.create_future()
+        # Where the probe is ended nobody asks for the outcome, and that is no fault.
+        done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         started = False
 
         def settle(result: _Result | None, error: Exception | None) -> None:

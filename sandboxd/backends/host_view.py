@@ -26,6 +26,10 @@ VERDICT_S_MAX: Final = 2.0
 """Longest time that a result waits for why its sandbox ended, and that the engine is asked."""
 
 
+def _own_kills(counted: Counted | None) -> int | None:
+    return None if counted is None else counted.own_oom_kills
+
+
 async def host_view(cgroup: ContainerCgroup, init_pid: int, threads: Collection[int]) -> HostView:
     """The view of a container whose guest has said hello, its commands confined if they can be.
 
@@ -48,18 +52,15 @@ class HostView:
         self._container_id = container_id
         self._init_pid = init_pid
         self._counters = counters
-        first = counters.read()
-        self._own_kills_seen = first.own_oom_kills if first is not None else 0
+        self._last = self._first = counters.read()
         self._ended = False
         self._judging: asyncio.Task[None] | None = None
         self._verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def counted(self) -> Counted | None:
-        """See `Sandbox.counted`."""
-        now = self._counters.read()
-        if now is not None:
-            self._own_kills_seen = now.own_oom_kills
-        return now
+        """See `Sandbox.counted`; of a container that is gone, as it was read last."""
+        self._last = self._counters.read() or self._last
+        return self._last
 
     async def oom_victim(self) -> str:
         """See `Sandbox.oom_victim`."""
@@ -69,14 +70,13 @@ class HostView:
     def ended(self) -> None:
         """The first process has just ended by itself: its cgroup may vanish any moment."""
         self._ended = True
-        now = self._counters.read()
-        if now is None:
-            return  # `settle` asks the engine
-        if now.own_oom_kills > self._own_kills_seen:
-            # Where commands share the guest's cgroup the kill may have been one of theirs.
-            self._judging = asyncio.create_task(self._judge())
-        else:
+        before, now = self._last, self._counters.read()
+        self._last = now or before
+        if _own_kills(now) == _own_kills(self._first) is not None:
             self._settle(by_oom=False)
+            return
+        rose = (_own_kills(now) or 0) > (_own_kills(before) or 0)
+        self._judging = asyncio.create_task(self._judge(rose))
 
     async def settle(self, ask_engine: Callable[[], Awaitable[bool]]) -> None:
         """Before the container goes: has the engine say what the kernel no longer tells."""
@@ -103,9 +103,16 @@ class HostView:
         if self._judging is None:
             self._settle(by_oom=False)
 
-    async def _judge(self) -> None:
+    async def _judge(self, rose: bool) -> None:
+        """By the kernel's log, which names the very process, or else by the last counter.
+
+        That alone is not enough where commands share the guest's cgroup: a kill may have been
+        one of theirs, or the last reading may have come after the guest's. Without
+        a log and a rise the engine is asked.
+        """
         victims = await self._victims()
-        self._settle(by_oom=not victims or any(each.pid == self._init_pid for each in victims))
+        if victims or rose:
+            self._settle(by_oom=not victims or any(each.pid == self._init_pid for each in victims))
 
     async def _victims(self) -> list[Victim]:
         return await asyncio.to_thread(last_victims, self._container_id)

@@ -8,13 +8,14 @@ guest that only lost its connection has `RECONNECT_S` to dial again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from sandboxd.backends.base import Counted, Reply, Report, SandboxFacts
+from sandboxd.backends.cgroups import ContainerCgroup
 from sandboxd.backends.guest_link import GuestLink
 from sandboxd.backends.hello import Expected, Hello
-from sandboxd.backends.host_view import HostView
+from sandboxd.backends.host_view import HostView, host_view
 from sandboxd.backends.listener import Greeted, Listener
 from sandboxd.backends.pidfd import WatchedProcess
 
@@ -50,7 +51,7 @@ class GuestSandbox:
         self.facts = facts
         self.secret_digest = expected.secret_digest
         self.host: HostView | None = None
-        """Set by a backend that sees the sandbox's limits from the host; closed with this."""
+        """Set by `see_limits`; closed with this."""
         self._process = process
         self._expected = expected
         self._listener = listener
@@ -62,11 +63,6 @@ class GuestSandbox:
         self._awaiting: asyncio.Task[None] | None = None
         if process is not None:
             process.ended.add_done_callback(lambda _: self._on_end())
-
-    @property
-    def pid(self) -> int | None:
-        """The first process as the host numbers it; None where it is not seen, or has ended."""
-        return self._process.pid if self._process is not None and self._process.alive else None
 
     async def connect(self, timeout_s: float) -> Hello:
         """Waits for the guest's first connection; where none comes, closes this.
@@ -91,6 +87,16 @@ class GuestSandbox:
         self.report = greeted.hello.report
         self._link.attach(greeted.reader, greeted.writer, self.report.calls)
         return greeted.hello
+
+    async def see_limits(self, cgroup: ContainerCgroup | None, threads: Collection[int]) -> None:
+        """Before the first command: the host's view of the limits, and a cgroup for commands.
+
+        `cgroup` is None where the daemon does not see it; `threads` are as the guest numbers them.
+        """
+        if cgroup is not None and self._process is not None and self._process.alive:
+            # Processes of a kernel of its own have no numbers on the host.
+            known = threads if self._expected.pid is not None else ()
+            self.host = await host_view(cgroup, self._process.pid, known)
 
     def recorded(self, call_id: str) -> None:
         self._link.recorded(call_id)

@@ -117,6 +117,7 @@ def _talk(arguments: argparse.Namespace, machine: Machine, lanes: Lanes, secret:
         "shell": machine.shell,
         "search": machine.engine_name,
         "maps_closed": machine.mode == "container",
+        "spawning": lanes.spawning,
     }
     connection = Link(machine, lanes, arguments.socket, hello)
     connection.on_disconnect.append(verbs.drop_handles)

@@ -84,7 +84,7 @@ def _attempt(request: Request, sought: Needle, large: _Large) -> Facts | OpError
             return version_conflict(path)
         return missing(request.machine, path)
     except OSError as error:
-        return fault(error, path, "edit")
+        return fault(error, path, "edit", target)
     except OpError as error:
         error.__traceback__ = error.__context__ = None
         return error

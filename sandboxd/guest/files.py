@@ -181,7 +181,7 @@ def write(request: Request) -> Answer:
     except OSError as error:
         if error.errno == errno.ENOENT and expects_a_file(expected):
             raise version_conflict(path) from None
-        raise fault(error, path, "write") from None
+        raise fault(error, path, "write", target) from None
     return {
         "bytes": len(request.body),
         "created": created,

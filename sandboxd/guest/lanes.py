@@ -27,6 +27,8 @@ from .ops import Answer, Facts, Op, OpError, PollOp, Request
 from .polls import POLLS
 
 WORKERS: Final = {"call": 16, "verb": 4, "control": 1}
+SPAWNING: Final = ("call", "verb")
+"""Lanes whose ops start processes: commands, searches, processes of clients."""
 QUEUED_MAX: Final = 512
 """Requests that wait in one lane; the daemon queues before it sends, so few ever do."""
 CANCEL_SURVIVORS_MAX: Final = 64
@@ -62,14 +64,19 @@ class Lanes:
         self._kept = Kept()
         self._sequence = 0
         """The greatest number that a call brought: how far the daemon's ledger has come."""
+        self.spawning: list[int] = []
+        """Ids of the threads that start processes, once `start` has returned (security S4)."""
 
     def start(self) -> None:
         """Starts every worker."""
         for lane, count in WORKERS.items():
             for number in range(count):
-                threading.Thread(
+                thread = threading.Thread(
                     target=self._work, args=(lane,), name=f"{lane}-{number}", daemon=True
-                ).start()
+                )
+                thread.start()
+                if lane in SPAWNING and thread.native_id is not None:
+                    self.spawning.append(thread.native_id)
 
     def submit(self, request: Request, settle: Settle) -> None:
         """Queues a request; `settle` is called later, from any thread, exactly once.

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable
 
 from .ops import Machine, OpError
+from .storage import size_at
 
 NEAR_NAMES_MAX = 3
 NEAR_SCAN_MAX = 5_000
@@ -57,12 +58,18 @@ def shown(name: str | bytes) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def fault(error: OSError, path: str, action: str = "open") -> OpError:
-    """The answer to a failed system call: its own reason and one line of text."""
+def fault(
+    error: OSError, path: str, action: str = "open", storage_of: str | None = None
+) -> OpError:
+    """The answer to a failed system call: its own reason and one line of text.
+
+    `storage_of` is where the call led, for the size of what is full (fact `size`).
+    """
     reason, words = _REASONS.get(error.errno or 0, ("IO_ERROR", ""))
     if not words:
         words = (error.strerror or "unknown error").lower()
-    return OpError(reason, f"Cannot {action} {shown(path)}: {words}.")
+    facts = {"size": size_at(storage_of)} if reason == "DISK_FULL" and storage_of else {}
+    return OpError(reason, f"Cannot {action} {shown(path)}: {words}.", **facts)
 
 
 def resolve(machine: Machine, path: str, *, follow: bool = True) -> str:

@@ -1,14 +1,18 @@
-"""How close the sandbox is to its process limit, by its own view of its cgroup."""
+"""How close the sandbox is to its process limit, by its own view of its cgroup.
+
+Commands may have a cgroup of their own below it, with a limit of its own (security S4),
+which the daemon makes once the guest has said hello.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Final
 
 RESERVE: Final = 16
 """Processes that a command should find free when it starts."""
 _FOLDERS: Final = ("/sys/fs/cgroup", "/sys/fs/cgroup/pids")
+_LEVELS: Final = ("", "commands/")
 
 
 class Pressure:
@@ -29,29 +33,36 @@ class Pressure:
 
 
 def _free() -> int:
-    limit, current = _read("pids.max"), _read("pids.current")
-    if not limit.isdigit() or not current.isdigit():
-        return RESERVE
-    return int(limit) - int(current)
+    free = []
+    for level in _LEVELS:
+        limit, current = _read(f"{level}pids.max"), _read(f"{level}pids.current")
+        if limit.isdigit() and current.isdigit():
+            free.append(int(limit) - int(current))
+    return min(free, default=RESERVE)
 
 
 def _refusals() -> int:
-    for line in _read("pids.events").splitlines():
-        name, _, count = line.partition(" ")
-        if name == "max" and count.isdigit():
-            return int(count)
-    return 0
+    total = 0
+    for level in _LEVELS:
+        for line in _read(f"{level}pids.events").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "max" and count.isdigit():
+                total += int(count)
+    return total
 
 
-@functools.cache
+_opened: dict[str, int] = {}
+
+
 def _open(name: str) -> int:
-    """Kept open: the question comes before every command. -1 where there is no such file."""
-    for folder in _FOLDERS:
+    """Kept open: the question comes before every command. -1 where there is no such file yet."""
+    for folder in _FOLDERS if name not in _opened else ():
         try:
-            return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            _opened[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
-    return -1
+        break
+    return _opened.get(name, -1)
 
 
 def _read(name: str) -> str:

@@ -16,6 +16,8 @@ from .children import CHILDREN
 from .process_table import Process
 
 KILL_GRACE_S: Final = 2.0
+KILLS_MAX: Final = 3
+"""Tries to kill a tree, each of many rounds; what is left then cannot be killed."""
 TREE_CHECK_S: Final = 0.05
 """Between two looks at a tree that was asked to end."""
 
@@ -25,6 +27,7 @@ class _Watched:
     process: Process
     kill_at: float | None = None
     """Set once its tree was asked to end."""
+    kills: int = 0
     ended: bool = False
 
 
@@ -86,13 +89,17 @@ class Ends:
                 self._let_go(each)
             elif process.timeout_at is not None and now >= process.timeout_at:
                 each.kill_at = now + KILL_GRACE_S
+                process.ending = True
                 CALLS.terminate(process.call)
             return
         own, untraceable = CALLS.remaining(process.call)
-        if own or untraceable:
+        if (own or untraceable) and each.kills < KILLS_MAX:
             if own and now < each.kill_at:
                 return
-            CALLS.kill(process.call)
+            each.kills += 1
+            if CALLS.kill(process.call):
+                return
+        process.ending = False
         if each.ended:
             self._let_go(each)
 

@@ -7,7 +7,6 @@ What they write is read and thrown away (`drain`).
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ JOBS_MAX: Final = 256
 """Jobs that are known, those that have ended included; the oldest ended go first."""
 ARGUMENT_BYTES_MAX: Final = 512
 """Program and arguments of a job, as far as they are told."""
-_ID: Final = re.compile(r"job-[0-9]{1,10}-[0-9]{1,20}")
 _TICKS_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -80,24 +78,12 @@ class Jobs:
             return list(self._jobs.values())
 
     def find(self, process_id: str) -> Job:
-        """The job of this id as it is now. Raises `OpError` PROCESS_UNKNOWN."""
-        job = self._find(process_id)
-        if job is None and _ID.fullmatch(process_id):
-            self.all()
-            job = self._find(process_id)
-        if job is None:
-            raise OpError("PROCESS_UNKNOWN", f"no process `{process_id}` in this session")
-        return job
-
-    def known(self, process_id: str) -> Job | None:
-        """The same without a look for new ones, which takes its time."""
-        return self._find(process_id)
-
-    def _find(self, process_id: str) -> Job | None:
+        """A job that was listed, as it is now. Raises `OpError` PROCESS_UNKNOWN."""
         with self._lock:
             job = self._jobs.get(process_id)
-            if job is not None:
-                _look(job)
+            if job is None:
+                raise OpError("PROCESS_UNKNOWN", f"no process `{process_id}` in this session")
+            _look(job)
             return job
 
     def _room(self) -> bool:

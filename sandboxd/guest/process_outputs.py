@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from . import process_terminal
 from .drain import DRAIN
 from .polls import POLLS
 from .process_ring import PIECE_BYTES, Ring
@@ -25,6 +26,9 @@ LAST_READS_MAX: Final = 32
 """Pieces that are read of a pipe once its process has ended: more than any pipe holds."""
 TERMINAL_LAST_S: Final = 0.1
 """After a process ended: longest wait for what its terminal still hands over."""
+
+TERMINAL_RETRY_S: Final = 0.2
+"""How often a terminal that nobody has open is looked at while its process runs."""
 
 OnEnd = Callable[[Process], None]
 
@@ -49,6 +53,8 @@ class Outputs:
         self._wake = -1
         self._poller = select.poll()
         self._sources: dict[int, _Source] = {}
+        self._idle: set[int] = set()
+        """Of the sources, terminals that nobody has open; not polled, which would never rest."""
         self._full: dict[int, Process] = {}
         """Inputs that are waited for, by the descriptors of the wait's own."""
         self._running: dict[str, Process] = {}
@@ -80,9 +86,7 @@ class Outputs:
     def _run(self) -> None:
         self._poller.register(self._wake, select.POLLIN)
         while True:
-            # Only what a terminal still hands over has a time.
-            pending = any(process.child.exited for process in self._running.values())
-            for fd, _ in self._poller.poll(TERMINAL_LAST_S * 250 if pending else None):
+            for fd, _ in self._poller.poll(self._pause_ms()):
                 if fd == self._wake:
                     os.eventfd_read(fd)
                     self._take_new()
@@ -90,8 +94,16 @@ class Outputs:
                     self._has_room(fd)
                 elif fd in self._sources:
                     self._read(self._sources[fd])
+            for fd in list(self._idle):
+                self._read(self._sources[fd])
             for process in [each for each in self._running.values() if each.child.exited]:
                 self._try_end(process)
+
+    def _pause_ms(self) -> float | None:
+        """What has exited is looked at until it has ended; a terminal that nobody has open, too."""
+        if any(process.child.exited for process in self._running.values()):
+            return TERMINAL_LAST_S * 250
+        return TERMINAL_RETRY_S * 1_000 if self._idle else None
 
     def _take_new(self) -> None:
         with self._lock:
@@ -122,11 +134,19 @@ class Outputs:
         try:
             data = os.read(source.fd, PIECE_BYTES)
         except BlockingIOError:
+            self._poll_again(source.fd)
             return False
         except OSError:
-            # A terminal that nobody has open.
+            # A terminal that nobody has open. To close it would hang up on a process that
+            # runs on without its streams, or is about to exit.
+            if not source.process.child.exited:
+                if source.fd not in self._idle:
+                    self._poller.unregister(source.fd)
+                    self._idle.add(source.fd)
+                return False
             data = b""
         if data:
+            self._poll_again(source.fd)
             TABLE.feed(source.process, source.ring, data)
         else:
             self._let_go(source)
@@ -134,7 +154,13 @@ class Outputs:
         POLLS.notify()
         return bool(data)
 
+    def _poll_again(self, fd: int) -> None:
+        if fd in self._idle:
+            self._idle.discard(fd)
+            self._poller.register(fd, select.POLLIN)
+
     def _let_go(self, source: _Source) -> None:
+        self._poll_again(source.fd)
         self._poller.unregister(source.fd)
         del self._sources[source.fd]
         with TABLE.lock:
@@ -142,8 +168,18 @@ class Outputs:
             if source.process.terminal == source.fd:
                 source.process.terminal = None
 
+    def _close_all(self, process: Process) -> None:
+        for source in [each for each in self._sources.values() if each.process is process]:
+            self._let_go(source)
+            os.close(source.fd)
+
     def _try_end(self, process: Process) -> None:
-        """Ends a process that has exited, once what it wrote before is here."""
+        """Ends a process that has exited, once what it wrote before is here.
+
+        Where its time was over, once what it started is gone as well.
+        """
+        if process.ending:
+            return
         own = [source for source in self._sources.values() if source.process is process]
         for source in own:
             for _ in range(LAST_READS_MAX):
@@ -154,6 +190,8 @@ class Outputs:
             process.exit_seen_at = process.exit_seen_at or time.monotonic()
             if time.monotonic() < process.exit_seen_at + TERMINAL_LAST_S:
                 return
+            if not process_terminal.are_whole():
+                self._close_all(process)
         del self._running[process.process_id]
         process.input.close()
         for old in TABLE.ended(process):

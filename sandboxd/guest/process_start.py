@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import secrets
 import stat
-import struct
-import termios
 from dataclasses import dataclass
 from typing import Any, Final
 
-from . import environment, paths, tree
+from . import environment, paths, process_terminal, tree
 from .calls import CALLS
 from .children import CHILDREN, Child, OnExit
 from .ops import Machine, OpError, Request
 
 TIMEOUT_MAX_S: Final = 1e12
-TERMINAL_CELLS_MAX: Final = 10_000
 SHOWN_CHARS_MAX: Final = 200
 """Of a program's name, in a refusal."""
 TERM: Final = "xterm-256color"
@@ -62,10 +58,10 @@ def wanted(request: Request) -> Wanted:
         raise OpError("INVALID_INPUT", "`argv` must be texts without NUL, at least one")
     machine = request.machine
     cwd = paths.resolve(machine, request.text("cwd") or machine.workdir)
-    rows = request.optional_integer("rows", 1, TERMINAL_CELLS_MAX)
+    rows = request.optional_integer("rows", 1, process_terminal.CELLS_MAX)
     size = None
     if rows is not None:
-        size = rows, request.integer("columns", 1, TERMINAL_CELLS_MAX)
+        size = rows, request.integer("columns", 1, process_terminal.CELLS_MAX)
     timeout_s = None
     if request.args.get("timeout_s") is not None:
         timeout_s = request.seconds("timeout_s", TIMEOUT_MAX_S)
@@ -114,11 +110,6 @@ def spawn(want: Wanted, on_exit: OnExit) -> tuple[Child, str, Streams]:
             os.close(fd)
 
 
-def resize(fd: int, rows: int, columns: int) -> None:
-    """Sets a terminal's size; the kernel tells the processes in its foreground."""
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-
 def _is_word(word: Any) -> bool:
     return isinstance(word, str) and "\0" not in word
 
@@ -137,13 +128,12 @@ def _open_streams(size: tuple[int, int] | None, theirs: list[int], ours: list[in
     """Opens both ends; whoever calls closes what the lists hold where the start fails."""
     try:
         if size is not None:
-            master, slave = os.openpty()
-            ours.append(master)
+            fd, slave, device = process_terminal.open_pair(*size)
+            ours.append(fd)
             theirs.append(slave)
-            resize(master, *size)
-            ours.append(os.dup(master))
-            os.set_blocking(master, False)
-            return Streams(ours[1], {"stdout": master}, master, os.ttyname(slave))
+            # Input has a descriptor of its own, so that either can be closed first.
+            ours.append(os.dup(fd))
+            return Streams(ours[1], {"stdout": fd}, fd, device)
         for ours_first in (False, True, True):
             reading, writing = os.pipe2(os.O_CLOEXEC)
             ours.append(reading if ours_first else writing)

@@ -23,7 +23,7 @@ ENDED_MAX: Final = 128
 """Ended processes that keep their output; the oldest lose it first."""
 REMEMBERED_MAX: Final = 4096
 """Processes of which anything is known."""
-OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
+OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of output of all processes; beyond it the oldest ended one's go, then the largest."""
 STARTING_S: Final = 30.0
 """Longest wait for another request that starts the same process."""
@@ -80,6 +80,8 @@ class Process:
         self.has_terminal = terminal is not None
         self.timeout_at = None if timeout_s is None else time.monotonic() + timeout_s
         self.rings = {"stdout": Ring(), "stderr": Ring()}
+        self.ending = False
+        """Whether its time is over and its tree not gone yet. Until then it has not ended."""
         self.exit_seen_at = 0.0
         """When the thread of outputs first saw that it had exited. Used by it alone."""
         self.ended_at: float | None = None

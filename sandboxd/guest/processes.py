@@ -12,7 +12,7 @@ import signal
 import termios
 from typing import Any, Final
 
-from . import process_jobs, process_start
+from . import process_jobs, process_start, process_terminal
 from .calls import CALLS
 from .children import CHILDREN
 from .ops import Answer, Facts, Op, OpError, PollOp, Request
@@ -20,7 +20,6 @@ from .polls import POLLS
 from .process_ends import ENDS
 from .process_jobs import JOBS
 from .process_outputs import OUTPUTS
-from .process_start import TERMINAL_CELLS_MAX
 from .process_table import TABLE, Input, Process
 
 READ_BYTES_MAX: Final = 1024 * 1024
@@ -156,15 +155,7 @@ def _signal(request: Request) -> Answer:
 def _wait(request: Request, over: bool) -> Answer | None:
     process_id = request.text("process_id")
     process = _started(process_id)
-    facts: dict[str, Any]
-    if process is not None:
-        facts = process.facts()
-    else:
-        # Finding jobs takes a look at every process, which this thread has no time for.
-        job = JOBS.known(process_id)
-        if job is None:
-            raise OpError("PROCESS_UNKNOWN", f"no process `{process_id}` in this session")
-        facts = job.facts()
+    facts = process.facts() if process is not None else JOBS.find(process_id).facts()
     return None if facts["running"] and not over else (facts, b"")
 
 
@@ -183,14 +174,16 @@ def _list(request: Request) -> Answer:
 
 def _resize(request: Request) -> Answer:
     process = TABLE.find(request.text("process_id"))
-    rows = request.integer("rows", 1, TERMINAL_CELLS_MAX)
-    columns = request.integer("columns", 1, TERMINAL_CELLS_MAX)
+    rows = request.integer("rows", 1, process_terminal.CELLS_MAX)
+    columns = request.integer("columns", 1, process_terminal.CELLS_MAX)
     if not process.has_terminal:
         raise OpError("INVALID_INPUT", "the process has no terminal")
-    # The descriptor is closed under this lock's protection only after it is taken out.
+    # Its descriptor is taken out of the table under this lock before it is closed.
     with TABLE.lock:
         if process.terminal is not None:
-            process_start.resize(process.terminal, rows, columns)
+            process_terminal.resize(process.terminal, rows, columns)
+    if not process_terminal.are_whole() and not process.child.exited:
+        CHILDREN.kill_group(process.child, signal.SIGWINCH)
     return {}, b""
 
 

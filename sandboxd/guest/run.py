@@ -23,6 +23,7 @@ from .feeds import FEEDS
 from .ops import Answer, Facts, Machine, Op, OpError, Request
 from .output import Output
 from .spill import Spill, SpillFolder
+from .storage import full
 from .tree import Process
 
 ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
@@ -214,7 +215,9 @@ def _run(request: Request) -> Answer:
         FEEDS.finish(call_id)
         wake.close()
     facts, body = _facts(command, ended, survivors)
-    return {**facts, "timeout_s": timeout_s, "freed": freed}, body
+    # Nothing tells afterwards why a write failed: where one may have, it is looked at.
+    filled = full(request.machine) if facts["exit_code"] else []
+    return {**facts, "timeout_s": timeout_s, "freed": freed, "full": filled}, body
 
 
 def _enter_workdir(machine: Machine) -> None:

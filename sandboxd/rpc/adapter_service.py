@@ -38,6 +38,7 @@ class AdapterService(adapter_pb2_grpc.AdapterServiceServicer):
     ) -> adapter_pb2.GetInfoResponse:
         engine = self._settings.backend == "docker"
         capabilities = [
+            adapter_pb2.CAPABILITY_WATCH_CALL,
             adapter_pb2.CAPABILITY_FILES,
             adapter_pb2.CAPABILITY_PROCESSES,
             adapter_pb2.CAPABILITY_PTY,
@@ -47,6 +48,8 @@ class AdapterService(adapter_pb2_grpc.AdapterServiceServicer):
         ]
         if self._backend.isolated:
             capabilities.append(adapter_pb2.CAPABILITY_ISOLATED)
+        if self._backend.tells_oom:
+            capabilities.append(adapter_pb2.CAPABILITY_OOM_CAUSE)
         return adapter_pb2.GetInfoResponse(
             name="sandboxd",
             version=__version__,

@@ -11,6 +11,7 @@ from sandboxd import limits
 from sandboxd.errors import InvalidEnvelope
 from sandboxd.rpc import envelope
 from sandboxd.rpc.errors import Context
+from sandboxd.rpc.file_facts import clean
 from sandboxd.sessions.outcomes import timestamp
 from sandboxd.sessions.process_view import ProcessView
 from sandboxd.sessions.processes import Processes, ProcessSpecification
@@ -165,7 +166,7 @@ def _process(view: ProcessView) -> process_pb2.Process:
     message = process_pb2.Process(
         process_id=view.process_id,
         pid=view.pid,
-        argv=view.argv,
+        argv=map(clean, view.argv),
         state=_STATES[view.state],
         exit_code=view.exit_code,
         signal=view.signal,

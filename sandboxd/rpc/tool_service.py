@@ -1,25 +1,39 @@
-"""`ToolService`: a shell over the calls. `WatchCall` is not served yet."""
+"""`ToolService`: a shell over the calls and those who watch them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Final
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2, tool_pb2_grpc
-from sandboxd.errors import NotServed
+from sandboxd.errors import InvalidEnvelope
 from sandboxd.rpc import convert, envelope
 from sandboxd.rpc.errors import Context
 from sandboxd.rpc.inputs import tool_input
 from sandboxd.sessions.calls import Calls
+from sandboxd.sessions.watches import Watches
 from sandboxd.tools.registry import Registry
+
+HEARTBEAT_MIN_S: Final = 1.0
+HEARTBEAT_MAX_S: Final = 60.0
+HEARTBEAT_DEFAULT_S: Final = 5.0
+"""Between the heartbeats of a watched call, see `tool.proto`."""
 
 
 class ToolService(tool_pb2_grpc.ToolServiceServicer):
     """Checks envelopes and converts; every decision is the calls' own."""
 
     def __init__(
-        self, calls: Calls, tools: Registry, boot_id: str, ledger_id: Callable[[], str]
+        self,
+        calls: Calls,
+        watches: Watches,
+        tools: Registry,
+        boot_id: str,
+        ledger_id: Callable[[], str],
     ) -> None:
         self._calls = calls
+        self._watches = watches
         self._tools = [convert.tool(tool) for tool in tools.all()]
         self._boot_id = boot_id
         self._ledger_id = ledger_id
@@ -72,9 +86,24 @@ class ToolService(tool_pb2_grpc.ToolServiceServicer):
     async def WatchCall(
         self, request: tool_pb2.WatchCallRequest, context: Context
     ) -> AsyncIterator[tool_pb2.WatchCallResponse]:
-        for response in _no_responses():
-            yield response
+        events = self._watches.watch(
+            envelope.session_key(request.session_id),
+            envelope.required_id("call_id", request.call_id),
+            request.after_sequence,
+            _heartbeat_s(request),
+        )
+        # Closed now, not when it is collected: it holds a place of its session.
+        async with aclosing(events):
+            async for event in events:
+                yield event
 
 
-def _no_responses() -> list[tool_pb2.WatchCallResponse]:
-    raise NotServed("WATCH_CALL")
+def _heartbeat_s(request: tool_pb2.WatchCallRequest) -> float:
+    if not request.HasField("heartbeat_interval"):
+        return HEARTBEAT_DEFAULT_S
+    interval_s = envelope.seconds("heartbeat_interval", request.heartbeat_interval)
+    if not HEARTBEAT_MIN_S <= interval_s <= HEARTBEAT_MAX_S:
+        raise InvalidEnvelope(
+            "heartbeat_interval", f"must be from {HEARTBEAT_MIN_S:g} s to {HEARTBEAT_MAX_S:g} s"
+        )
+    return interval_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -45,6 +45,10 @@ class Call:
     """Brings the call to its end. Only before RUNNING may it be cancelled."""
     work: asyncio.Task[tool_pb2.ToolResult] | None = None
     """The tool at work. Cancelling it leaves the guest alone and ends the wait for it."""
+    working: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """Resolves once the tool is at work."""
     cancel_wanted: bool = False
     """`CancelCall` came, or a caller went that had asked for it."""
     cancelling: asyncio.Task[object] | None = None

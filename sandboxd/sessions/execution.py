@@ -173,7 +173,7 @@ class Execution:
         work = asyncio.create_task(worded)
         call.work = work
         call.working.set_result(None)
-        partial = Partial(live, call)
+        printed = Partial(live, call)
         if call.cancel_wanted:
             # Of a call that is resumed: the wish came while its guest was awaited.
             self.begin_cancel(live, call)
@@ -182,14 +182,14 @@ class Execution:
             await asyncio.wait({work})
         finally:
             work.cancel()
-            partial.stop()
+            printed.stop()
         if work.cancelled():
-            return _Ended(partial.before(_cut_off(live, call)))
+            return _Ended(printed.before(_cut_off(live, call)))
         error = work.exception()
         if error is None:
             return _Ended(work.result())
         if isinstance(error, SandboxLost):
-            return _Ended(partial.before(_lost(live, error)))
+            return _Ended(printed.before(_lost(live, error)))
         _LOG.error("tool broke off", tool=call.tool, session=live.session_id, cause=error)
         return _Ended(outcomes.unknown(outcomes.FAULT), error)
 

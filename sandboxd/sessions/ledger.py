@@ -38,6 +38,14 @@ class Reservation:
     guest is asked."""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """When a call started, by the wall clock, and in which generation."""
+
+    started_at: float
+    generation: int
+
+
 @dataclass
 class _Usage:
     rows: int = 0
@@ -65,6 +73,10 @@ class Ledger:
     async def find(self, key: SessionKey, call_id: str) -> CallRecord | None:
         """What is recorded under the id, or None: then nothing ran under it."""
         return await self._store.run(_find, key, call_id)
+
+    async def begun(self, key: SessionKey, call_id: str) -> Begun | None:
+        """The start of a call that is known, whatever came of it."""
+        return await self._store.run(_begun, key, call_id)
 
     async def reserve(self, reservation: Reservation) -> int:
         """Makes the call known. Nothing may run before this has returned.
@@ -247,6 +259,15 @@ def _find(connection: sqlite3.Connection, key: SessionKey, call_id: str) -> Call
         (*key, call_id),
     ).fetchone()
     return None if row is None else CallRecord(CallPhase(row[0]), row[1], row[2])
+
+
+def _begun(connection: sqlite3.Connection, key: SessionKey, call_id: str) -> Begun | None:
+    row = connection.execute(
+        "SELECT started_at, generation FROM calls "
+        "WHERE tenant = ? AND session_id = ? AND call_id = ?",
+        (*key, call_id),
+    ).fetchone()
+    return None if row is None else Begun(*row)
 
 
 def parse(result: bytes) -> tool_pb2.ToolResult:

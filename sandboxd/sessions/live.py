@@ -41,6 +41,10 @@ class LiveSession:
         """Calls that are looked up, queued or running, by id."""
         self.verbs = 0
         """File verbs that are open, those that wait for their client included."""
+        self.watches = 0
+        """Streams of `WatchCall` that are open, those that wait for their client included."""
+        self.arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolves when a call is added; then there is another."""
         self._steps = 0
         self.use_unsaved = False
         self.end_cause: EndCause | None = None
@@ -92,6 +96,12 @@ class LiveSession:
             raise EpochStale(epoch, seen)
         self.record.epoch = epoch
         return True
+
+    def add_call(self, call: Call) -> None:
+        """From here on every request with this id joins the call."""
+        self.calls[call.call_id] = call
+        self.arrival.set_result(None)
+        self.arrival = asyncio.get_running_loop().create_future()
 
     def creation_failed(self, error: BaseException) -> None:
         """Fails everybody who waits for the creation."""

@@ -11,6 +11,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from sandbox_adapter.v1 import error_pb2, tool_pb2
+from sandboxd import limits
 from sandboxd.sessions.records import EndCause
 
 RESTARTED: Final = (
@@ -24,8 +25,9 @@ _UNKNOWN_NEXT: Final = (
     ", so it is not known whether it took effect. Look at the files and processes that it "
     "would have changed before you run it again."
 )
+_ENDED: Final = "The sandbox ended while this call ran."
 _LOST: Final = (
-    "The sandbox ended while this call ran. Its effects on files may be partial: files in the "
+    f"{_ENDED} Its effects on files may be partial: files in the "
     "workspace are kept where it can be restarted, processes are gone. Look before you repeat it."
 )
 _BY_CALLER: Final = "[The call was cancelled: what it did until then is kept.]"
@@ -52,6 +54,20 @@ def sandbox_lost() -> tool_pb2.ToolResult:
         reason=error_pb2.REASON_SANDBOX_LOST,
         ending=tool_pb2.ENDING_SANDBOX_LOST,
     )
+
+
+def blame_memory(
+    result: tool_pb2.ToolResult, limit_bytes: int, peak_bytes: int | None, victim: str
+) -> None:
+    """Has the result of a lost sandbox say that it was out of memory. `victim`: empty, unknown."""
+    result.ending = tool_pb2.ENDING_OOM_KILLED
+    limit = tool_pb2.Limit(kind="memory", limit=limit_bytes, peak=peak_bytes, victim=victim)
+    result.limit.CopyFrom(limit)
+    peak = "" if peak_bytes is None else f", peak {peak_bytes // limits.MIB} MB"
+    why = f"The sandbox was out of memory (limit {limit_bytes // limits.MIB} MB{peak}) and ended."
+    # The last one: output that came before may hold the same words.
+    before, found, after = result.text.rpartition(_ENDED)
+    result.text = f"{before}{why}{after}" if found else f"{result.text}\n{why}"
 
 
 def cancelled(*, started: bool) -> tool_pb2.ToolResult:

@@ -12,7 +12,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-
 from sandboxd.backends.base import Sandbox
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.tools.facts import Count, Facts, parse_facts

@@ -48,8 +48,7 @@ class ListedFacts(StandFacts):
     process_id: Annotated[str, Field(pattern=_ID)]
     call_id: Annotated[str, Field(pattern=_ID)] | None = None
     argv: tuple[_Word, ...] = Field(default=(), max_length=1_024, strict=False)
-    age_s: _Word = Annotated[str, Field(max_length=1_024)]
-_Seconds = 0.0
+    age_s: _Seconds = 0.0
 
 
 class PageFacts(Facts):

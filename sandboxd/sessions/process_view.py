@@ -60,7 +60,7 @@ def of_job(process_id: str, generation: int, job: JobFacts) -> ProcessView:
     return ProcessView(
         process_id=process_id,
         pid=job.pid,
-        argv=tuple(clean(word) for word in job.argv),
+        argv=job.argv,
         state="RUNNING" if job.running else "ENDED",
         generation=generation,
         started_at=now - job.age_s,

@@ -305,7 +305,9 @@ class Processes:
                 raise ProcessFault("INVALID_INPUT", "the process ended with its sandbox")
             raise VerbSandboxLost
 
-    async def _seen(self, guest: ProcessGuest, record: ProcessRecord, stand: StandFacts) -> ProcessView:
+    async def _seen(
+        self, guest: ProcessGuest, record: ProcessRecord, stand: StandFacts
+    ) -> ProcessView:
         """The process as the guest has it; an end that is seen first is kept."""
         view = of_record(record, stand)
         if view.ended_at is not None and record.ended_at is None:

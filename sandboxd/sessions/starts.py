@@ -202,10 +202,7 @@ class Starts:
     async def _again(self, live: LiveSession) -> None:
         while True:
             try:
-                await self._backend.release(live.record.resource_id)
-                sandbox_lost(live.record)
-                await fault_points.reach("restart.released")
-                await self._start(live)
+                await self._start(live, anew=True)
             except EngineDown:
                 await _rest_for_engine(live)
             except CreateFailed as error:
@@ -223,11 +220,18 @@ class Starts:
             else:
                 return
 
-    async def _start(self, live: LiveSession) -> None:
+    async def _start(self, live: LiveSession, *, anew: bool = False) -> None:
+        """`anew`: ends what is left of the last generation first."""
         asked = time.monotonic()
         async with self._turns:
             admit_s = time.monotonic() - asked
             record = live.record
+            if anew:
+                # In its turn: an engine that has lost all its containers is not asked for
+                # hundreds at once, of which the last would wait beyond their deadline.
+                await self._backend.release(record.resource_id)
+                sandbox_lost(record)
+                await fault_points.reach("restart.released")
             sandbox = await self._backend.create(_spec(record), lambda _phase: None)
             await fault_points.reach("create.greeted")
             try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from sandbox_adapter.v1 import tool_pb2
@@ -60,7 +60,7 @@ class Watches:
 
     async def watch(
         self, key: SessionKey, call_id: str, after: int, heartbeat_s: float
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """The events behind `after`, to the result or to the place to resume from.
 
         Raises `CallUnknown`, `ResultExpired`, `CallsExhausted`, `Draining`, and what a
@@ -214,7 +214,9 @@ class _Watch:
             self._judge(feed.fault)
         elif self._place < feed.end:
             try:
-                return await self._read(feed.sandbox, feed.end)
+                event = await self._read(feed.sandbox, feed.end)
+                if event is not None:
+                    return event
             except SandboxLost as error:
                 self._judge(error)
             except GuestFault:
@@ -233,10 +235,11 @@ class _Watch:
 
     async def _read(self, sandbox: Sandbox, known_end: int) -> Event | None:
         """The next bytes. None where there are none, although the guest spoke of them."""
-        piece = await output_feed.read(
-            sandbox, self._call_id, self._place, limits.CHUNK_BYTES_MAX
-        )
-        if piece is None or (not piece.data and piece.start == self._place < known_end):
+        piece = await output_feed.read(sandbox, self._call_id, self._place, limits.CHUNK_BYTES_MAX)
+        if piece is None:
+            # It has ended, and its ring had to make room. What is known is the total.
+            return None
+        if not piece.data and piece.start == self._place < known_end:
             raise SandboxLost("PROTOCOL", "feed: output that was announced is not there")
         dropped = piece.start - self._place
         if dropped and self._has_read:
@@ -263,7 +266,9 @@ class _Watch:
         sandbox = self._live.sandbox
         if sandbox is not None and sandbox.generation == result.generation:
             try:
-                return await self._read(sandbox, total)
+                event = await self._read(sandbox, total)
+                if event is not None:
+                    return event
             except GuestFault:
                 pass
             except SandboxLost:

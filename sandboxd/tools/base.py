@@ -47,9 +47,13 @@ class InvalidInput(Exception):
     The text is for the model: what is wrong, the value, what to do.
     """
 
-    def __init__(self, text: str, reason: str = "INVALID_INPUT") -> None:
+    def __init__(
+        self, text: str, reason: str = "INVALID_INPUT", limit: tool_pb2.Limit | None = None
+    ) -> None:
         super().__init__(text)
         self.reason = reason
+        self.limit = limit
+        """The bound that the op met, where that is why."""
 
 
 class Tool(Protocol):
@@ -103,7 +107,10 @@ def failed(reason: str, text: str) -> tool_pb2.ToolResult:
 
 def refused(error: InvalidInput | GuestFault) -> tool_pb2.ToolResult:
     """The result of a call whose input, or whose op, was refused."""
-    return failed(error.reason, str(error))
+    result = failed(error.reason, str(error))
+    if isinstance(error, InvalidInput) and error.limit is not None:
+        result.limit.CopyFrom(error.limit)
+    return result
 
 
 def worded(tool: Tool, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:

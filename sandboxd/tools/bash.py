@@ -15,7 +15,8 @@ from sandbox_adapter.v1 import error_pb2, tool_pb2
 from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.errors import GuestFault, SandboxLost
-from sandboxd.tools.base import Ask, InvalidInput, JsonObject
+from sandboxd.tools import endings
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject, failed
 from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.inputs import Fields, encoded
 from sandboxd.tools.wording import counted, own_line, plain
@@ -58,23 +59,35 @@ class _Spill(Facts):
     complete: bool
 
 
-class RunFacts(Facts):
-    """What the guest's op `run` answers besides the text; see `guest/README.md`."""
+class OutputFacts(Facts):
+    """What the guest says of a command's output, whether more is to come or not."""
 
-    ended: Literal["exited", "timed_out", "cancelled"]
-    exit_code: Annotated[int, Field(ge=0, le=255)] | None
-    signal: Annotated[int, Field(ge=1, le=64)] | None
     bytes_total: Count
     lines_total: Count
     lines_shown: Annotated[int, Field(ge=0, le=limits.BASH_LINES_MAX)]
     cut: bool
     binary: bool
+
+
+class _SeenFacts(OutputFacts):
+    """What the guest's op `peek` answers besides the text."""
+
+    timeout_s: Annotated[float, Field(ge=0, le=1e9)]
+
+
+class RunFacts(OutputFacts):
+    """What the guest's op `run` answers besides the text; see `guest/README.md`."""
+
+    ended: Literal["exited", "timed_out", "cancelled"]
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None
+    signal: Annotated[int, Field(ge=1, le=64)] | None
     spill: _Spill | None
     survivors: list[_Survivor] = Field(max_length=64)
     survivors_total: Count
     output_open: bool
     swept: bool
     freed: Count
+    full: list[endings.FullMount] = Field(default_factory=list, max_length=8)
 
 
 class BashTool:
@@ -128,21 +141,55 @@ class BashTool:
         )
 
     def word(self, memo: JsonObject, answer: Reply | GuestFault) -> tool_pb2.ToolResult:
+        met: JsonObject = memo.get("met", {})
         if isinstance(answer, GuestFault):
-            if answer.reason != "SPAWN_FAILED":
-                raise answer
-            why = plain(str(answer), NOT_STARTED_CHARS_MAX).removesuffix(".")
-            raise InvalidInput(
-                f"The command was not started: {why}. End background processes that are not "
-                "needed, or use a shorter command, then try again.",
-                answer.reason,
-            )
+            return _not_started(answer, met)
         facts = parse_facts(RunFacts, answer.facts)
-        # Measured as it is shown: what the guest should have cleaned grows here.
         text = _text(answer.body)
-        if (size := len(text.encode("utf-8"))) > limits.BASH_BYTES_MAX:
-            raise SandboxLost("PROTOCOL", f"run: {size} bytes of text")
-        return _result(facts, text, float(memo["timeout_s"]), float(memo["asked_s"]))
+        end = _judged(facts, text, met)
+        return _result(facts, text, end, float(memo["timeout_s"]), float(memo["asked_s"]))
+
+
+def seen_so_far(answer: Reply) -> tool_pb2.ToolResult:
+    """What is known of a command that has not ended: its text and the facts of its output.
+
+    Raises `SandboxLost` where the answer to `peek` is none.
+    """
+    facts = parse_facts(_SeenFacts, answer.facts)
+    return tool_pb2.ToolResult(
+        text=_shown(facts, _text(answer.body), None),
+        truncated=facts.cut,
+        bytes_total=facts.bytes_total,
+        lines_total=facts.lines_total,
+        bash=tool_pb2.BashDetails(timeout=_duration(facts.timeout_s), binary=facts.binary),
+    )
+
+
+def _not_started(fault: GuestFault, met: JsonObject) -> tool_pb2.ToolResult:
+    """Of a command whose shell found no room among the processes; raises every other fault."""
+    if fault.reason != "SPAWN_FAILED":
+        raise fault
+    why = plain(str(fault), NOT_STARTED_CHARS_MAX).removesuffix(".")
+    text = (
+        f"The command was not started: {why}. End background processes that are not "
+        "needed, or use a shorter command, then try again."
+    )
+    limit = endings.pids_limit(met)
+    if fault.facts.get("exhausted") is not True or limit is None:
+        raise InvalidInput(text, fault.reason)
+    result = failed(fault.reason, text)
+    result.ending = tool_pb2.ENDING_PIDS_EXHAUSTED
+    result.limit.CopyFrom(limit)
+    return result
+
+
+def _judged(facts: RunFacts, text: str, met: JsonObject) -> endings.Ending:
+    """What a limit made of the command; a timeout and a cancel stay what they are."""
+    if facts.ended != "exited":
+        return endings.Ending()
+    code = facts.exit_code or 0 if facts.signal is None else 128 + facts.signal
+    ran = endings.Ran(code, facts.survivors_total > 0, text, facts.full)
+    return endings.judge(ran, met)
 
 
 def _asked_timeout(raw: JsonObject) -> float:
@@ -163,12 +210,19 @@ def _asked_timeout(raw: JsonObject) -> float:
 def _text(body: bytes) -> str:
     """The guest's text, made fit for a result whatever the guest did."""
     text = body.decode("utf-8", "replace")
-    return _UNFIT.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    text = _UNFIT.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    # Measured as it is shown: what the guest should have cleaned grows here.
+    if (size := len(text.encode("utf-8"))) > limits.BASH_BYTES_MAX:
+        raise SandboxLost("PROTOCOL", f"run: {size} bytes of text")
+    return text
 
 
-def _result(facts: RunFacts, text: str, timeout_s: float, asked_s: float) -> tool_pb2.ToolResult:
+def _result(
+    facts: RunFacts, text: str, end: endings.Ending, timeout_s: float, asked_s: float
+) -> tool_pb2.ToolResult:
+    shown = _shown(facts, text, facts.spill) or "(no output)"
     result = tool_pb2.ToolResult(
-        text=own_line(_body(facts, text), *_notes(facts, timeout_s, asked_s)),
+        text=own_line(shown, *_notes(facts, end, timeout_s, asked_s)),
         truncated=facts.cut,
         bytes_total=facts.bytes_total,
         lines_total=facts.lines_total,
@@ -191,10 +245,14 @@ def _result(facts: RunFacts, text: str, timeout_s: float, asked_s: float) -> too
     if facts.ended == "cancelled":
         result.ending = tool_pb2.ENDING_CANCELLED
         result.reason = error_pb2.REASON_CANCELLED_BY_CALLER
+    elif end.ending is not None:
+        result.ending = end.ending
     elif facts.signal is not None:
         result.ending = tool_pb2.ENDING_SIGNALED
     else:
         result.ending = tool_pb2.ENDING_EXITED
+    if end.limit is not None:
+        result.limit.CopyFrom(end.limit)
     if facts.signal is not None:
         result.signal = facts.signal
         result.exit_code = 128 + facts.signal
@@ -203,17 +261,17 @@ def _result(facts: RunFacts, text: str, timeout_s: float, asked_s: float) -> too
     return result
 
 
-def _body(facts: RunFacts, text: str) -> str:
+def _shown(facts: OutputFacts, text: str, spill: _Spill | None) -> str:
     if facts.binary:
         return f"[Binary output, {counted(facts.bytes_total, 'byte')}]"
     if not facts.cut:
-        return text or "(no output)"
+        return text
     shown = len(text.encode("utf-8"))
     where = ""
-    if facts.spill is not None:
-        part = f" (first {counted(facts.spill.bytes, 'byte')} of it)"
-        capped = "" if facts.spill.complete else part
-        where = f" Full output: {plain(facts.spill.path, 4_096)}{capped}"
+    if spill is not None:
+        part = f" (first {counted(spill.bytes, 'byte')} of it)"
+        capped = "" if spill.complete else part
+        where = f" Full output: {plain(spill.path, 4_096)}{capped}"
     head = (
         f"[Showing the last {facts.lines_shown} of {counted(facts.lines_total, 'line')} "
         f"({shown} of {counted(facts.bytes_total, 'byte')}).{where}]"
@@ -221,10 +279,12 @@ def _body(facts: RunFacts, text: str) -> str:
     return f"{head}\n{text}"
 
 
-def _notes(facts: RunFacts, timeout_s: float, asked_s: float) -> list[str]:
+def _notes(facts: RunFacts, end: endings.Ending, timeout_s: float, asked_s: float) -> list[str]:
     """The lines after the output, in the order of contract.md 9."""
     notes = []
-    if facts.ended == "timed_out":
+    if end.ending == tool_pb2.ENDING_OOM_KILLED:
+        notes.append(f"[{end.note}]")
+    elif facts.ended == "timed_out":
         notes.append(f"[Command timed out after {_seconds(timeout_s)}]")
     elif facts.ended == "cancelled":
         notes.append("[Command was cancelled]")
@@ -244,6 +304,8 @@ def _notes(facts: RunFacts, timeout_s: float, asked_s: float) -> list[str]:
         notes.append(f"[Timeout reduced to the maximum of {_seconds(timeout_s)}]")
         if asked_s >= MILLISECONDS_LIKELY_S:
             notes.append("[`timeout` is in seconds, not in milliseconds.]")
+    if end.note and end.ending != tool_pb2.ENDING_OOM_KILLED:
+        notes.append(f"[{end.note}]")
     if facts.freed:
         ended = counted(facts.freed, "background process was", "background processes were")
         notes.append(f"[{ended} ended before this command: the process limit was reached.]")

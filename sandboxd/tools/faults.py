@@ -12,9 +12,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from sandbox_adapter.v1 import tool_pb2
 from sandboxd.errors import GuestFault
 from sandboxd.tools.base import InvalidInput
-from sandboxd.tools.facts import Facts, parse_facts
+from sandboxd.tools.facts import Count, Facts, parse_facts
 from sandboxd.tools.wording import plain
 
 TEXT_CHARS_MAX = 6_000
@@ -52,6 +53,10 @@ VERSION_CONFLICT = "{path} is not at the expected version. Read it again before 
 _Near = Annotated[str, Field(max_length=NEAR_CHARS_MAX)]
 
 
+class _Full(Facts):
+    size: Count | None = None
+
+
 class _Missing(Facts):
     near: Annotated[list[_Near], Field(max_length=3)] = Field(default_factory=list)
 
@@ -78,4 +83,7 @@ def file_fault(path: str, fault: GuestFault, directory_hint: str) -> Exception:
     text = plain(str(fault), TEXT_CHARS_MAX)
     if fault.reason in ADVICE and (text.startswith(_BARE) or not _ADVISED.search(text)):
         text = f"{text} {ADVICE[fault.reason]}"
-    return InvalidInput(text, fault.reason)
+    limit = None
+    if fault.reason == "DISK_FULL" and (size := parse_facts(_Full, fault.facts).size):
+        limit = tool_pb2.Limit(kind="disk", limit=size)
+    return InvalidInput(text, fault.reason, limit)

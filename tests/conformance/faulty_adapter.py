@@ -1,7 +1,8 @@
 """An adapter with one planted fault: a proxy that passes everything on but for that.
 
 It forwards the bytes of every RPC to a real adapter. `CallTool` goes through a `Fault`,
-which can change the request, the result, or the files behind the adapter's back. So
+which can change the request, the result, or the files behind the adapter's back; so does
+`WatchCall`, where the fault has a `watch` (`watch_faults.py`). So
 each fault is what a client would see of an implementation that has it, and all else is
 right. It can also be an adapter that serves no files, as the contract allows.
 """
@@ -22,6 +23,7 @@ from sandbox_adapter.client import AdapterClient
 from sandbox_adapter.connection import MESSAGE_BYTES_MAX
 from sandbox_adapter.v1 import adapter_pb2, file_pb2, process_pb2, session_pb2, tool_pb2
 
+WATCH_CALL = "/sandbox_adapter.v1.ToolService/WatchCall"
 CALL_TOOL = "/sandbox_adapter.v1.ToolService/CallTool"
 GET_INFO = "/sandbox_adapter.v1.AdapterService/GetInfo"
 FILE_SERVICE = "/sandbox_adapter.v1.FileService/"
@@ -85,6 +87,8 @@ class _Proxy(grpc.GenericRpcHandler):
             return grpc.stream_unary_rpc_method_handler(_answered(up))
         if server_streams:
             down: Any = self._upstream.unary_stream(method)
+            if method == WATCH_CALL and hasattr(self._fault, "watch"):
+                return grpc.unary_stream_rpc_method_handler(_watched(down, self._fault))
             return grpc.unary_stream_rpc_method_handler(_streamed(down))
         if method == CALL_TOOL:
             return grpc.unary_unary_rpc_method_handler(self._call_tool)
@@ -133,6 +137,23 @@ def _streamed(method: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
             await _fail(context, error)
         finally:
             call.cancel()
+
+    return handle
+
+
+def _watched(method: Any, fault: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    """A watch with what the fault makes of its request and its events."""
+    passed_on = _streamed(method)
+
+    async def handle(data: bytes, context: Any) -> AsyncIterator[bytes]:
+        async def open_(
+            request: tool_pb2.WatchCallRequest,
+        ) -> AsyncIterator[tool_pb2.WatchCallResponse]:
+            async for message in passed_on(request.SerializeToString(), context):
+                yield tool_pb2.WatchCallResponse.FromString(message)
+
+        async for event in fault.watch(tool_pb2.WatchCallRequest.FromString(data), open_):
+            yield event.SerializeToString()
 
     return handle
 

@@ -52,7 +52,7 @@ _ROOT: Final = 'user = "0:0"\nallow_root = true'
 _GREP: Final = 'search = "grep"'
 
 _ONE: Final = (
-    Unjudged("the adapter does not claim OOM_CAUSE", 1),
+    Unjudged("the adapter claims all that could be asked for", 1),
     Unjudged("/etc/hosts is no mount of its own", 1),
     Unjudged("the sandbox has a shell", 1),
     Unjudged("the working directory cannot be removed", 1),
@@ -87,7 +87,7 @@ KINDS: Final = (
         "a shell linked against musl",
         test_image="musl",
         unjudged=(
-            Unjudged("the sandbox has no command `[a-z0-9]+`", 80),
+            Unjudged("the sandbox has no command `[a-z0-9]+`", 90),
             Unjudged("a fixture could not be made: .*exited with code 127.*", 10),
             *(each for each in _FEW if each is not _COMMANDS),
         ),
@@ -96,7 +96,7 @@ KINDS: Final = (
         "shellless",
         "one static program, no shell",
         test_image="shellless",
-        unjudged=(*_NOT_ROOT, Unjudged("the sandbox has no shell", 240)),
+        unjudged=(*_NOT_ROOT, Unjudged("the sandbox has no shell", 330)),
     ),
     Kind(
         "gvisor",
@@ -104,9 +104,14 @@ KINDS: Final = (
         gvisor=True,
         unjudged=(
             *_NOT_ROOT,
+            # A command out of memory ends the whole of its kernel.
+            Unjudged("the adapter does not claim OOM_CAUSE", 4),
+            Unjudged("`resources.pids` is 8192: nothing would stop the attack", 2),
             # Attributes and access lists of files.
             Unjudged("a fixture could not be made: .*OSError: .*Operation not supported.*", 2),
             Unjudged("there is no /proc/self/(fd|status) to look at", 2),
+            Unjudged("the sandbox's kernel gives a process no controlling terminal", 1),
+            Unjudged("the sandbox's terminals know no end-of-file character", 1),
         ),
     ),
     Kind("grep", "the default image, searched by GNU grep", settings=_GREP, unjudged=_NOT_ROOT),
@@ -124,7 +129,7 @@ KINDS: Final = (
         state="it's a state",
         unjudged=(
             *_NOT_ROOT,
-            Unjudged("the adapter does not claim ISOLATED(, OOM_CAUSE)?", 30),
+            Unjudged("the adapter does not claim ISOLATED(, OOM_CAUSE)?", 36),
             Unjudged("the adapter refuses paths outside the session's folder", 8),
             # Of the user who runs the tests.
             _PERMISSIONS,

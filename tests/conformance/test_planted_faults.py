@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_adapter.v1 import tool_pb2
-from tests.conformance import faults
+from tests.conformance import faults, watch_faults
 from tests.conformance.faulty_adapter import Fault, serving
 from tests.conformance.kit import KitRun, Unjudged, run_kit
 from tests.conformance.targets import unjudged_of
@@ -165,6 +165,42 @@ PLANTED = (
         spoiled("any_order", "grep", "glob"),
         ("grep.order-of-many-names", "glob.reference"),
         ("grep.no-match", "glob.no-files"),
+    ),
+    Planted(
+        "place_forgotten",
+        watch_faults.ForgetsPlaces(),
+        ("watch.any-number-resumes", "watch.resumes-while-it-runs", "watch.behind-the-end"),
+        ("watch.started-output-result", "watch.output-is-raw"),
+    ),
+    Planted(
+        "output_held_back",
+        watch_faults.HoldsBack(),
+        ("watch.output-comes-while-it-runs", "watch.heartbeats"),
+        ("watch.started-output-result", "watch.output-is-raw"),
+    ),
+    Planted(
+        "events_counted",
+        watch_faults.Counts(),
+        ("watch.numbers-are-places",),
+        ("watch.started-output-result", "watch.output-comes-while-it-runs"),
+    ),
+    Planted(
+        "live_output_cleaned",
+        watch_faults.Changes(watch_faults.clean),
+        ("watch.output-is-raw",),
+        ("watch.started-output-result", "watch.heartbeats"),
+    ),
+    Planted(
+        "dropped_in_silence",
+        watch_faults.Changes(watch_faults.drop_in_silence),
+        ("watch.takes-any-length", "watch.slow-reader-loses-and-learns"),
+        ("watch.started-output-result", "watch.many-watch-one-call"),
+    ),
+    Planted(
+        "result_worded_anew",
+        watch_faults.Changes(watch_faults.word_anew),
+        ("watch.started-output-result", "watch.other-tools-start-and-end"),
+        ("watch.output-is-raw", "watch.numbers-are-places"),
     ),
 )
 

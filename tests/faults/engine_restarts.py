@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandbox_adapter.errors import EngineDown
-from sandbox_adapter.v1 import tool_pb2
 from tests.faults import call_scene
+from tests.faults.asked import EXITED, LOST, Asked
 from tests.faults.engine_view import EngineView
 from tests.faults.own_engine import OwnEngine
 from tests.faults.suite import Suite
 from tests.faults.worker import Violation, Worker, demand
 
 POINT: Final = "engine"
-LINES: Final = 400
-"""At one every 10 ms: the call still runs when the engine is away."""
-_EXITED = tool_pb2.ENDING_EXITED
-_LOST = tool_pb2.ENDING_SANDBOX_LOST
+LINES: Final = 300
+LINES_NEVER_PRINTED: Final = 2_000
+"""At one every 10 ms: longer than an engine that ends takes to end its containers."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,17 @@ async def _meet(worker: Worker, engine: OwnEngine, restart: Restart) -> None:
     generation = (await worker.ready(box)).generation
     life = worker.daemon.lives
     things = await worker.engine.things()
-    asked = call_scene.ask(worker, box, LINES)
+    lines = LINES if restart.live_restore else LINES_NEVER_PRINTED
+    asked = Asked(worker, box, lines)
     try:
         await asked.begun()
         end = engine.stop if restart.signal is signal.SIGTERM else engine.kill
         await asyncio.to_thread(end)
         await _refused(worker)
         await asyncio.to_thread(engine.start, restart.live_restore)
-        await call_scene.judge(asked, {_EXITED} if restart.live_restore else {_EXITED, _LOST})
+        await asked.judge({EXITED if restart.live_restore else LOST})
     finally:
-        asked.asking.cancel()
+        await asked.leave()
     await worker.settle()
     after = (await worker.ready(box)).generation
     demand(after == generation + (not restart.live_restore), f"generation {generation} to {after}")

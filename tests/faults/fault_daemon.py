@@ -34,7 +34,13 @@ class FaultDaemon(DaemonProcess):
             "off",
             config=CONFIG,
         )
-        self._environment = {"DOCKER_HOST": engine_host, VARIABLE: str(points)}
+        self._environment = {
+            "DOCKER_HOST": engine_host,
+            VARIABLE: str(points),
+            # It starts hundreds of times: compiled once, and not into the source tree.
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(folder.parent / "compiled"),
+        }
         self.lives = 0
 
     def command(self) -> list[str]:

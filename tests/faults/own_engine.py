@@ -52,7 +52,7 @@ class OwnEngine:
         self.socket = self._short / "docker.sock"
         self.host = f"unix://{self.socket}"
         self._exec_root = self._short / "exec"
-        self._bridge = "oe-" + hashlib.sha256(os.fsencode(self._short)).hexdigest()[:10]
+        self.bridge = "oe-" + hashlib.sha256(os.fsencode(self._short)).hexdigest()[:10]
         self._process: subprocess.Popen[bytes] | None = None
         self._subnet = ""
 
@@ -107,7 +107,7 @@ class OwnEngine:
         assert self._process is not None
         self._process.wait(STOP_S_MAX)
         # The next dockerd takes one that is about to die for a living one, and waits for it.
-        self._wait(lambda: not containerd or _is_gone(containerd), END_S_MAX, "containerd's end")
+        self._wait(lambda: not containerd or is_gone(containerd), END_S_MAX, "containerd's end")
 
     def docker(self, *arguments: str) -> str:
         """Output of a `docker` command on this engine that must succeed."""
@@ -152,7 +152,7 @@ class OwnEngine:
         if self._mounts():
             raise EngineFault(f"still mounted: {self._mounts()}")
         if self._bridge_exists():
-            subprocess.run(["ip", "link", "delete", self._bridge], check=True, capture_output=True)
+            subprocess.run(["ip", "link", "delete", self.bridge], check=True, capture_output=True)
         for folder in (self._short, self.folder):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(folder)
@@ -160,7 +160,7 @@ class OwnEngine:
     # --- its parts ------------------------------------------------------------
 
     def _command(self, live_restore: bool) -> list[str]:
-        command = ["dockerd", "--host", self.host, "--bridge", self._bridge]
+        command = ["dockerd", "--host", self.host, "--bridge", self.bridge]
         command += ["--data-root", str(self.folder / "data"), "--exec-root", str(self._exec_root)]
         command += ["--pidfile", str(self._short / "docker.pid"), "--config-file"]
         # The machine's own settings must not reach it.
@@ -176,13 +176,13 @@ class OwnEngine:
         """A device of its own: with `--bridge none` an engine removes the other one's docker0."""
         if self._bridge_exists():
             return
-        self._ip("link", "add", self._bridge, "type", "bridge")
+        self._ip("link", "add", self.bridge, "type", "bridge")
         self._subnet = _free_subnet()
-        self._ip("addr", "add", self._subnet, "dev", self._bridge)
-        self._ip("link", "set", self._bridge, "up")
+        self._ip("addr", "add", self._subnet, "dev", self.bridge)
+        self._ip("link", "set", self.bridge, "up")
 
     def _bridge_exists(self) -> bool:
-        return Path("/sys/class/net", self._bridge).exists()
+        return Path("/sys/class/net", self.bridge).exists()
 
     @staticmethod
     def _ip(*arguments: str) -> None:
@@ -243,12 +243,13 @@ class OwnEngine:
         return found - {0}
 
     def _cgroups(self) -> list[Path]:
-        """Of its containers, by their ids, which are random and so nobody else's."""
+        """Of its containers, by their ids, which are random and so nobody else's; inner first."""
         containers = self.folder / "data" / "containers"
         ids = [entry.name for entry in containers.iterdir()] if containers.exists() else []
         roots = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
-        places = [root / "docker" / id_ for root in roots for id_ in ids]
-        return [place for place in places if place.is_dir()]
+        tops = [root / "docker" / id_ for root in roots for id_ in ids]
+        found = [Path(at) for top in tops for at, _, _ in os.walk(top)]
+        return sorted(found, key=lambda place: len(place.parts), reverse=True)
 
     def _remove_cgroups(self) -> bool:
         for folder in self._cgroups():
@@ -264,7 +265,7 @@ class OwnEngine:
         return [point for point in points if (point + "/").startswith(roots)]
 
 
-def _is_gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     """Whether the process has ended; one that nobody has waited for yet counts as gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -31,13 +33,16 @@ from tests.faults import engine_restarts
 from tests.faults.engine_view import IMAGE
 from tests.faults.kinds import Kind, plan
 from tests.faults.own_engine import OwnEngine
-from tests.faults.suite import Found, Suite, Tally
+from tests.faults.suite import LOGS, Found, Suite, Tally
 
 TOOLBOX = "sandboxd/toolbox:dev"
 ROUNDS = 10
 WORKERS = 3
 ENGINE_ROUNDS = 3
+SAID_EVERY = 200
+"""Where nobody watches a terminal, a line comes after so many faults."""
 WIDTH = 150
+INTERRUPTED = 130
 
 
 def main() -> int:
@@ -46,19 +51,28 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     engine = OwnEngine(folder / "engine")
     begun = time.monotonic()
+    # Told to end, it ends its engine as well: as at a person's Ctrl-C, which a shell may have
+    # had ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    tally = Tally()
+    code = 0
     try:
         with console.status("starting an engine of its own"):
             engine.start().load(IMAGE, TOOLBOX)
-        tally = asyncio.run(_run(options, folder, engine, console))
+        asyncio.run(_run(options, Suite(folder, engine.host, tally), engine, console))
+    except KeyboardInterrupt:
+        console.print("interrupted; this is what came of it so far", style="yellow")
+        code = INTERRUPTED
     finally:
+        _print(console, tally)
+        took = f"{time.monotonic() - begun:.0f} s"
+        console.print(f"{tally.total:,} faults, {len(tally.found)} violations, {took}")
         engine.end()
-    _print(console, tally)
-    console.print(
-        f"{tally.total:,} faults, {len(tally.found)} violations, {time.monotonic() - begun:.0f} s"
-    )
+        _tidy(folder)
     if tally.not_run:
         console.print(f"{tally.not_run} not run: too many violations in a row", style="red")
-    return 1 if tally.found or tally.not_run else 0
+    return 1 if tally.found or tally.not_run else code
 
 
 def _options() -> argparse.Namespace:
@@ -77,8 +91,8 @@ def _options() -> argparse.Namespace:
 
 
 async def _run(
-    options: argparse.Namespace, folder: Path, engine: OwnEngine, console: Console
-) -> Tally:
+    options: argparse.Namespace, suite: Suite, engine: OwnEngine, console: Console
+) -> None:
     kinds = {Kind[name] for name in options.kinds} if options.kinds else set(Kind)
     faults = [each for each in plan(options.points, options.rounds) if each.kind in kinds]
     restarts = engine_restarts.plan(ENGINE_ROUNDS) if options.engine_restarts else []
@@ -93,15 +107,25 @@ async def _run(
 
         def done(what: str, violation: Found | None) -> None:
             progress.update(task, advance=1, description=what)
+            if not console.is_terminal and suite.tally.total % SAID_EVERY == 0:
+                console.print(f"{suite.tally.total:,} faults so far")
             if violation is not None:
                 progress.console.print(f"VIOLATION: {violation.what}: {violation.wrong}")
                 progress.console.print(f"  the daemon's log: {violation.log}")
 
-        suite = Suite(folder, engine.host, done)
+        suite.on_done = done
         await suite.run(faults, options.workers)
         if restarts and not suite.tally.not_run:
             await engine_restarts.run(suite, engine, restarts)
-        return suite.tally
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what the daemons had; only logs of violations stay."""
+    for entry in folder.iterdir():
+        if entry.name != LOGS:
+            shutil.rmtree(entry)
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _print(console: Console, tally: Tally) -> None:

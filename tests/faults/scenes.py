@@ -9,11 +9,14 @@ from typing import Final
 
 from sandbox_adapter.errors import CreateFailed, SessionDeleted
 from tests.faults import call_scene
+from tests.faults.asked import Asked
 from tests.faults.inflict import inflict
 from tests.faults.kinds import Fault, Kind
 from tests.faults.worker import Box, Violation, Worker, demand
 
 SPARE_MAX: Final = 2
+LINES_ACROSS: Final = 250
+"""At one line every 10 ms: such a call runs across the change of daemons."""
 Scene = Callable[[Worker, Fault], Awaitable[None]]
 
 
@@ -99,7 +102,7 @@ async def sweep(worker: Worker, fault: Fault) -> None:
 async def recovery(worker: Worker, fault: Fault) -> None:
     """The next daemon meets a fault as well; a call that runs ends well all the same."""
     box = await worker.standing()
-    asked = call_scene.ask(worker, box, call_scene.LINES_LONG)
+    asked = Asked(worker, box, LINES_ACROSS)
     starting: asyncio.Task[object] | None = None
     try:
         await asked.begun()
@@ -115,9 +118,9 @@ async def recovery(worker: Worker, fault: Fault) -> None:
             if fault.kind not in (Kind.DAEMON_KILL, Kind.DAEMON_TERM):
                 raise
         await worker.recover()
-        await call_scene.judge(asked, call_scene.endings(fault))
+        await asked.judge(call_scene.endings(fault), all_watched=call_scene.keeps_output(fault))
     finally:
-        asked.asking.cancel()
+        await asked.leave()
         if starting is not None:
             await asyncio.gather(starting, return_exceptions=True)
     await worker.settle()

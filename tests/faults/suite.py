@@ -15,6 +15,8 @@ from tests.faults.kinds import Fault
 from tests.faults.scenes import scene_of
 from tests.faults.worker import Violation, Worker
 
+LOGS: Final = "logs"
+"""Folder in the suite's, with one for each violation."""
 FAULT_S_MAX: Final = 150.0
 """Longest time of one fault with everything that follows it."""
 DEAD_IN_A_ROW_MAX: Final = 3
@@ -57,12 +59,13 @@ OnDone = Callable[[str, Found | None], None]
 class Suite:
     """Shares faults among workers, each with a daemon and a state folder of its own."""
 
-    def __init__(self, folder: Path, engine_host: str, on_done: OnDone) -> None:
+    def __init__(self, folder: Path, engine_host: str, tally: Tally) -> None:
         """`folder` should have a short path: sockets lie in it. Logs of violations stay there."""
         self.folder = folder
-        self.tally = Tally()
+        self.tally = tally
         self.engine_host = engine_host
-        self._on_done = on_done
+        self.on_done: OnDone = lambda what, violation: None
+        """Told of every fault that has been judged."""
         self._made = 0
 
     async def run(self, faults: Iterable[Fault], workers: int) -> None:
@@ -101,7 +104,7 @@ class Suite:
 
     def done(self, point: str, kind: str, violation: Found | None) -> None:
         self.tally.count(point, kind, violation)
-        self._on_done(f"{point} x {kind}", violation)
+        self.on_done(f"{point} x {kind}", violation)
 
     async def _meet(self, worker: Worker, fault: Fault) -> Found | None:
         async def meet() -> None:
@@ -123,11 +126,11 @@ class Suite:
             return None
         finally:
             worker.points.disarm()
-        log = worker.daemon.keep_log(self.folder / "logs" / f"{len(self.tally.found)}")
+        log = worker.daemon.keep_log(self.folder / LOGS / f"{len(self.tally.found)}")
         return Found(what, wrong, log)
 
     async def _last(self, worker: Worker) -> None:
         violation = await self.judged(worker, "the end of a daemon's sessions", worker.forget_all())
         if violation is not None:
             self.tally.found.append(violation)
-            self._on_done("the end", violation)
+            self.on_done("the end", violation)

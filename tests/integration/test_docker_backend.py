@@ -239,7 +239,8 @@ secret = open(arguments["--secret-file"]).read()
 s = socket.socket(socket.AF_UNIX); s.connect(arguments["--socket"])
 hello = json.dumps({{"hello": {{"protocol": 2, "version": "x", "secret": secret, "pid": 1,
     "mode": "container", "workdir": arguments["--workdir"], "home": arguments["--home"],
-    "shell": None, "search": None, "maps_closed": True}}}}).encode()
+    "shell": None, "search": None, "maps_closed": True,
+    "report": {{"calls": [], "sequence": 0}}}}}}).encode()
 s.sendall(struct.pack("!II", len(hello), 0) + hello)
 {after}
 time.sleep(60)

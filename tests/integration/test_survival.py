@@ -144,9 +144,8 @@ async def test_same_call_fifty_times_at_once_over_a_kill_runs_once(daemon: Daemo
     daemon.start()
     arguments = {"command": "touch up; echo ran >> effects; sleep 0.5; cat effects"}
     async with AdapterClient(daemon.address) as client:
-        fifty = [
-            asyncio.create_task(client.call_tool("s", "bash", arguments, call_id="two"))
-            for _ in range(50)
-        ]
-        texts = {(await each).result.text for each in fifty}
+        answers = await asyncio.gather(
+            *(client.call_tool("s", "bash", arguments, call_id="two") for _ in range(50))
+        )
+        texts = {answer.result.text for answer in answers}
         assert texts == {"ran\nran\n"}

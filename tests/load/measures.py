@@ -42,8 +42,11 @@ class Bench:
         assert result.exit_code == 0, result.text
 
 
-async def _in_parallel(count: int, work: Callable[[int], Awaitable[None]], done: Done) -> None:
-    numbers = iter(range(count))
+async def in_parallel(
+    range_: range, work: Callable[[int], Awaitable[None]], done: Done, callers: int = PARALLEL
+) -> None:
+    """Does the work of every number, as many at a time as there are callers."""
+    numbers = iter(range_)
 
     async def worker() -> None:
         for number in numbers:
@@ -51,7 +54,7 @@ async def _in_parallel(count: int, work: Callable[[int], Awaitable[None]], done:
             done(1)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(PARALLEL):
+        for _ in range(callers):
             group.create_task(worker())
 
 
@@ -66,7 +69,7 @@ async def exact_codes(bench: Bench, count: int, done: Done) -> None:
         assert (result.exit_code, result.ending) == (code, tool_pb2.ENDING_EXITED), number
         assert result.bytes_total == len(f"x{number}"), number
 
-    await _in_parallel(count, one, done)
+    await in_parallel(range(count), one, done)
 
 
 async def exit_three(bench: Bench, count: int, done: Done) -> None:
@@ -77,7 +80,7 @@ async def exit_three(bench: Bench, count: int, done: Done) -> None:
         assert result.text == "x\n[Command exited with code 3]", (number, result.text)
         assert (result.exit_code, result.ending) == (3, tool_pb2.ENDING_EXITED), number
 
-    await _in_parallel(count, one, done)
+    await in_parallel(range(count), one, done)
 
 
 async def parallel_edits(bench: Bench, count: int, done: Done) -> None:
@@ -99,7 +102,7 @@ async def parallel_edits(bench: Bench, count: int, done: Done) -> None:
         assert not result.is_error, (number, result.text)
         assert list(result.edit.lines) == [slot + 1], (number, list(result.edit.lines))
 
-    await _in_parallel(count, one, done)
+    await in_parallel(range(count), one, done)
     for name in range(files):
         parts = bytearray()
         async with bench.client.files.read(bench.session_id, f"edits/{name}") as reader:

@@ -25,7 +25,8 @@ from rich.progress import Progress
 from sandbox_adapter import errors
 from sandbox_adapter.client import AdapterClient
 from tests.integration.daemon_process import DaemonProcess
-from tests.load import measures
+from tests.load import endurance, measures, readers
+from tests.load.many_sessions import many_sessions
 from tests.load.measures import Bench, Done
 from tests.load.memory import resident_of_session
 
@@ -33,8 +34,16 @@ RUNS = 10_000
 BIG_BYTES = 5 * 1000**3
 TREE_FILES = 50_000
 ROUNDS = 9
+MIXED_CALLS = 100_000
+STREAMED_BYTES = 100 * 1000**2
+LINES, KILLS = 6_000, 5
+STREAMS = 10_000
+SESSIONS = 300
+CLIENTS = 20
+CONFIG = f"sessions_max = {SESSIONS + 64}\n"
 
 Measure = Callable[[Bench, Done], Awaitable[Mapping[str, float] | None]]
+OnDaemon = Callable[[DaemonProcess, Done], Awaitable[Mapping[str, float]]]
 
 MEASURES: Mapping[str, tuple[int, Measure]] = {
     "exit_three": (RUNS, lambda bench, done: measures.exit_three(bench, RUNS, done)),
@@ -48,15 +57,39 @@ MEASURES: Mapping[str, tuple[int, Measure]] = {
         ROUNDS + 1,
         lambda bench, done: measures.rare_word(bench, TREE_FILES, ROUNDS, done),
     ),
+    "slow_reader": (
+        4 * STREAMED_BYTES // readers.BLOCK_BYTES,
+        lambda bench, done: readers.slow_reader(bench, STREAMED_BYTES, done),
+    ),
+    "mixed_calls": (
+        MIXED_CALLS,
+        lambda bench, done: endurance.mixed_calls(bench, MIXED_CALLS, done),
+    ),
+    "cancelled_streams": (
+        STREAMS,
+        lambda bench, done: endurance.cancelled_streams(bench, STREAMS, done),
+    ),
 }
+ON_DAEMON: Mapping[str, tuple[int, OnDaemon]] = {
+    "many_sessions": (
+        3 * SESSIONS,
+        lambda daemon, done: many_sessions(daemon, SESSIONS, CLIENTS, done),
+    ),
+    "lines_over_kills": (
+        KILLS,
+        lambda _, done: readers.lines_over_kills(LINES, KILLS, done),
+    ),
+}
+"""These make their own sessions."""
+NAMES = (*MEASURES, *ON_DAEMON)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", choices=tuple(MEASURES), action="append")
-    names = parser.parse_args().only or list(MEASURES)
+    parser.add_argument("--only", choices=NAMES, action="append")
+    names = parser.parse_args().only or list(NAMES)
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
-        daemon = DaemonProcess("docker", Path(folder) / "state").start()
+        daemon = DaemonProcess("docker", Path(folder) / "state", config=CONFIG).start()
         try:
             return asyncio.run(_run(daemon, names))
         finally:
@@ -77,25 +110,34 @@ async def _run(daemon: DaemonProcess, names: list[str]) -> int:
                 figures, said = None, f"WRONG: {error!r}"
                 wrong += 1
             seconds = time.monotonic() - begun
-            console.print(f"{name}: {MEASURES[name][0]:,} {said} in {seconds:.1f} s")
+            console.print(f"{name}: {_count(name):,} {said} in {seconds:.1f} s")
             for key, value in (figures or {}).items():
                 console.print(f"  {key}: {value}")
     return 1 if wrong else 0
+
+
+def _count(name: str) -> int:
+    return MEASURES[name][0] if name in MEASURES else ON_DAEMON[name][0]
 
 
 async def _measure(
     client: AdapterClient, daemon: DaemonProcess, name: str, console: Console
 ) -> Mapping[str, float] | None:
     """The figures of one measure, in a session that is ended whatever came of it."""
-    count, measure = MEASURES[name]
-    session = await client.create_session()
-    try:
-        bench = Bench(client, session.session_id, resident_of_session(daemon))
-        with Progress(console=console, transient=True) as progress:
-            task = progress.add_task(name, total=count)
-            return await measure(bench, lambda more: progress.advance(task, more))
-    finally:
-        await client.delete_session(session.session_id)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(name, total=_count(name))
+
+        def done(more: int) -> None:
+            progress.advance(task, more)
+
+        if name in ON_DAEMON:
+            return await ON_DAEMON[name][1](daemon, done)
+        session = await client.create_session()
+        try:
+            bench = Bench(client, session.session_id, resident_of_session(daemon))
+            return await MEASURES[name][1](bench, done)
+        finally:
+            await client.delete_session(session.session_id)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from sandboxd.errors import GuestFault
 from sandboxd.metrics import Metrics
 from sandboxd.rpc.address import Address
 from sandboxd.sessions.store import Store
-from sandboxd.tools.base import Ask, InvalidInput, JsonObject
+from sandboxd.tools.base import Ask, InvalidInput, JsonObject, Tool
 from sandboxd.tools.registry import Registry
 
 DEADLINE_S = 10.0
@@ -120,6 +120,8 @@ class Worker:
         backend.on_request = self.guest.answer
         self.probe = ScriptedTool("probe", tool_pb2.EFFECT_CLASS_READ)
         self.poke = ScriptedTool("poke", tool_pb2.EFFECT_CLASS_OPAQUE)
+        self.offered: list[Tool] = [self.probe, self.poke]
+        """What clients can call; a test adds to it before the start."""
         self.metrics = Metrics()
         self.store = Store(self.settings.state_dir)
         self.parts: app.Parts
@@ -127,7 +129,7 @@ class Worker:
 
     async def start(self) -> None:
         await self.store.open()
-        tools = Registry([self.probe, self.poke])
+        tools = Registry(self.offered)
         await self.backend.start()
         boot_id = f"b{uuid.uuid4().hex}"
         self.parts = app.build(

@@ -17,8 +17,10 @@ from sandbox_adapter.conformance.rules import (
     bash_output,
     calls,
     calls_at_once,
+    calls_cancel,
     edit,
     edit_reference,
+    endings,
     files,
     glob,
     grep,
@@ -30,17 +32,24 @@ from sandbox_adapter.conformance.rules import (
     inputs,
     isolation,
     isolation_limits,
+    ledger,
+    processes,
+    processes_start,
+    processes_streams,
+    processes_terminal,
     read,
     read_paths,
     session_times,
     sessions,
     versions,
+    watch,
+    watch_places,
     write,
     write_races,
 )
 
 MODULES: Final[tuple[ModuleType, ...]] = (
-    *(adapter, sessions, session_times, calls, calls_at_once),
+    *(adapter, sessions, session_times, calls, calls_at_once, calls_cancel, ledger),
     *(
         read,
         read_paths,
@@ -57,8 +66,11 @@ MODULES: Final[tuple[ModuleType, ...]] = (
         inputs,
     ),
     *(input_bounds, input_envelopes, input_paths),
-    *(bash_output, bash_jobs, bash_endings),
-    *(files, isolation, isolation_limits),
+    *(bash_output, bash_jobs, bash_endings, endings),
+    files,
+    *(watch, watch_places),
+    *(processes, processes_start, processes_streams, processes_terminal),
+    *(isolation, isolation_limits),
 )
 VECTORS: Final = ("read.json", "write.json", "edit.json", "bash.json", "grep.json", "glob.json")
 

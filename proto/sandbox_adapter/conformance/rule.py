@@ -15,6 +15,9 @@ Check = Callable[[Place], Awaitable[None]]
 RULE_TIMEOUT_S: Final = 60.0
 """Time that judging one rule may take; an adapter that hangs fails the rule."""
 
+PROCESSES: Final = adapter_pb2.CAPABILITY_PROCESSES
+PTY: Final = adapter_pb2.CAPABILITY_PTY
+WATCH_CALL: Final = adapter_pb2.CAPABILITY_WATCH_CALL
 FILES: Final = adapter_pb2.CAPABILITY_FILES
 ISOLATED: Final = adapter_pb2.CAPABILITY_ISOLATED
 SIX_TOOLS: Final = adapter_pb2.CAPABILITY_SIX_TOOLS

@@ -175,6 +175,11 @@ class ToolServiceServicer:
         that has ended it returns the result and kills nothing, its background jobs
         included. A call that waits for its turn is withdrawn and ends CANCELLED.
 
+        After success the call has ended and its result is recorded; `CallTool`,
+        `GetCall` and `WatchCall` have the same one. What the command printed until
+        then is in it. Any number of cancels may come at once. A cancel that comes
+        while the adapter takes the call up again after a restart waits for that.
+
         Errors:
         * NOT_FOUND (SESSION_UNKNOWN, CALL_UNKNOWN): there is no such call.
         * FAILED_PRECONDITION (SESSION_DELETED): the session's end has ended it.
@@ -192,14 +197,39 @@ class ToolServiceServicer:
         Events come in the order of their sequence numbers: `started` once,
         `output` any number of times, `result` once, as the last. `heartbeat` comes
         in between and has no number. A call that is not known yet is waited for,
-        5 s. A stream that ends without `result` or `resume_from` says nothing
-        about the call: watch again from the last number seen. A reader that is too
-        slow gets `resume_from` as its last event; it never slows the process or
-        another reader. Nothing changes. Safe to repeat.
+        5 s; one that waits for its turn has heartbeats alone. A stream that ends
+        without `result` or `resume_from` says nothing about the call: watch again
+        from the last number seen. Nothing changes. Safe to repeat.
+
+        Numbers. They grow and need not be consecutive. `started` is 1. An `output`
+        that ends with byte k of the command's raw output, counted from 1, is 1 + k,
+        so every number is a place to go on from, also one within an event: what
+        follows is neither lost nor doubled. `result` is greater than all before it
+        and than `after_sequence`: 2 + `bytes_total` of a command whose output was
+        seen to its end, 2 of a tool without output. The same events need not come
+        in the same pieces twice.
+
+        Which calls. The output of commands (bash) is streamed; other tools have
+        `started` and `result`. A call that has ended gives `started`, what is still
+        kept of its output, and `result`; behind the last number, `result` alone.
+        `result` is what `CallTool` returned, byte for byte, with `replayed` set. If
+        the session ends meanwhile, it is the call's CANCELLED result, where that can
+        still be had, or the status SESSION_DELETED.
+
+        Readers. Output is kept for a while and not for ever (1 MiB of a command, or
+        less where many run): what can no longer be replayed is announced by
+        `bytes_dropped`. A reader that what is kept has left behind gets
+        `resume_from` as its last event; it never slows the process or another
+        reader. So does one whose stream is cut for other reasons, such as its age (10
+        minutes) or the adapter's shutdown.
 
         Errors:
+        * INVALID_ARGUMENT (INVALID_ENVELOPE): correct the request.
         * NOT_FOUND (SESSION_UNKNOWN, CALL_UNKNOWN), FAILED_PRECONDITION
         (SESSION_DELETED, RESULT_EXPIRED): there is nothing to watch.
+        * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): the session has as many streams as it
+        may have. Retry after RetryInfo.
+        * UNAVAILABLE (DRAINING): retry after RetryInfo.
         * UNIMPLEMENTED (NOT_SERVED): the adapter does not claim WATCH_CALL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.cgroups import ContainerCgroup, belongs, cgroup_of
+from sandboxd.backends.cgroups import COMMANDS, ContainerCgroup, belongs, cgroup_of
 
 STRANGE_ID = secrets.token_hex(32)
 
@@ -62,3 +62,16 @@ def test_v2_cgroup_is_killed_by_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "cgroup.kill").write_text("")
     assert ContainerCgroup(STRANGE_ID, (tmp_path,)).kill(0.1)
     assert (tmp_path / "cgroup.kill").read_text() == "1"
+
+
+def test_s4_child_of_the_commands_is_swept_and_removed_with_its_container(
+    tmp_path: Path, bystander: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "own" / COMMANDS).mkdir(parents=True)
+    cgroup = ContainerCgroup(STRANGE_ID, (tmp_path / "own",))
+    listed = tmp_path / "own" / COMMANDS / "cgroup.procs"
+    listed.write_text(f"{bystander.pid}\n")
+    assert cgroup.pids() == {bystander.pid}
+    listed.unlink()
+    cgroup.remove_empty()
+    assert cgroup.gone

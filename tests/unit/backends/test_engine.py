@@ -18,6 +18,7 @@ import pytest
 
 from sandboxd.backends import engine_calls
 from sandboxd.backends.engine import Engine, EngineNotFound, EngineRefused
+from sandboxd.backends.engine_calls import EngineUnready
 from sandboxd.errors import EngineDown, SandboxdError
 
 Answer = Callable[[str, str], Awaitable[tuple[int, bytes]]]
@@ -176,6 +177,28 @@ async def test_refusals_keep_their_status_and_words(
     assert refused.value.status == 409
     assert "the name is in use" in refused.value.operator_text
     assert figures.calls == [("image_inspect", "not_found"), ("create", "refused")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'desc = "transport: Error while dialing dial unix:///run/containerd.sock: timeout"',
+        "transport is closing: unavailable",
+        "error reading from server: EOF: unavailable",
+    ],
+)
+async def test_engine_whose_runtime_is_away_is_no_refusal_and_is_up(
+    engine: Engine, played: PlayedEngine, figures: Figures, words: str
+) -> None:
+    """Seen: a start in the second in which containerd was away failed for good."""
+
+    async def away(verb: str, path: str) -> tuple[int, bytes]:
+        return 500, json.dumps({"message": words}).encode()
+
+    played.answer = away
+    assert await outcome_of(engine.start("c")) == "EngineUnready"
+    assert issubclass(EngineUnready, EngineDown)
+    assert figures.up == [True]
 
 
 async def test_removal_of_what_is_gone_succeeds(engine: Engine) -> None:

@@ -184,6 +184,21 @@ def test_output_of_an_ended_command_can_be_read_until_others_need_the_room(guest
     assert feed(guest, "old", 0, 0.0) == ({"known": False}, b"")
 
 
+def test_output_goes_on_over_a_new_connection_at_the_same_byte(guest: Guest) -> None:
+    run(guest, "c", "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.1; done")
+    seen = feed(guest, "c", 0, 10.0)[1]
+    waits = guest.begin("feed", {"call_id": "c", "after": 10**6, "bytes_max": 1, "wait_s": 60.0})
+    guest.disconnect()
+    guest.accept()
+    ended = False
+    while not ended:
+        facts, data = feed(guest, "c", len(seen), 10.0)
+        assert facts["start"] == len(seen)
+        seen, ended = seen + data, facts["ended"]
+    assert seen == b"".join(b"line %d\n" % number for number in range(1, 9))
+    assert not waits.done  # who asked on the old connection is not answered on the new one
+
+
 def test_peek_gives_the_cleaned_tail_and_totals(guest: Guest) -> None:
     pending = run(guest, "c", r"printf 'a\rb\n\033[1mc\033[0m'; sleep 20")
     facts, body = guest.request("peek", {"call_id": "c", "after": 8, "wait_s": 10.0})

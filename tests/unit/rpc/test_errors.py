@@ -26,6 +26,7 @@ _ARGUMENTS: dict[str, Any] = {
     "profile": "p",
     "session_id": "s",
     "call_id": "c",
+    "process_id": "p1",
     "cause": "C",
     "message": "m",
     "reason": "START_FAILED",

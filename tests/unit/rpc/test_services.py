@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]
     reflection_pb2_grpc,
 )
 
-from sandbox_adapter.v1 import adapter_pb2, process_pb2, session_pb2, tool_pb2
+from sandbox_adapter.v1 import adapter_pb2, session_pb2, tool_pb2
 from sandboxd import limits
 from sandboxd.rpc import inputs
 from sandboxd.sessions import calls, digest
@@ -54,7 +54,7 @@ async def test_info_announces_every_bound_that_is_enforced(worker: Worker) -> No
     assert (unset, zero) == ([], [])
     assert info.limits.read_bytes_max == 51_200
     assert info.limits.message_bytes_max == 20 * 1024 * 1024
-    assert adapter_pb2.CAPABILITY_WATCH_CALL not in info.capabilities
+    assert adapter_pb2.CAPABILITY_WATCH_CALL in info.capabilities
     assert adapter_pb2.CAPABILITY_ISOLATED in info.capabilities
     assert [profile.name for profile in info.profiles if profile.is_default] == ["default"]
     assert info.ledger_id
@@ -163,20 +163,6 @@ async def test_tool_that_does_not_exist_is_named_with_those_that_do(worker: Work
         "UNKNOWN_TOOL",
     )
     assert "probe, poke" in (error.details() or "")
-
-
-async def test_unserved_rpcs_say_so(worker: Worker) -> None:
-    await worker.create()
-    start = worker.processes.StartProcess(process_pb2.StartProcessRequest(session_id="s1"))
-    watch = worker.tools.WatchCall(tool_pb2.WatchCallRequest(session_id="s1", call_id="c"))
-    output = worker.processes.ReadOutput(process_pb2.ReadOutputRequest(session_id="s1"))
-    for error in (
-        await _failure(start),
-        await _failure(watch.read()),
-        await _failure(output.read()),
-    ):
-        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert reason_of(error) == "NOT_SERVED"
 
 
 @pytest.mark.parametrize(

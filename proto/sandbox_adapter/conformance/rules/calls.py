@@ -24,7 +24,7 @@ async def _once(place: Place, call_id: str, tool: str, **fields: Any) -> tool_pb
     return answer.result
 
 
-def _same(first: tool_pb2.ToolResult, again: tool_pb2.ToolResult) -> None:
+def same_but_replayed(first: tool_pb2.ToolResult, again: tool_pb2.ToolResult) -> None:
     """The second is the first's recorded result."""
     expect.holds(again.replayed, "replayed is not set")
     bare = tool_pb2.ToolResult()
@@ -46,7 +46,7 @@ async def repeated_is_replayed(place: Place) -> None:
     first = await _once(place, call_id, "edit", **fields)
     expect.holds(not first.replayed, "the first answer is marked as replayed")
     for _ in range(3):
-        _same(first, await _once(place, call_id, "edit", **fields))
+        same_but_replayed(first, await _once(place, call_id, "edit", **fields))
     expect.equal(await place.content("f"), b"xx\n", "the file after four requests")
 
 
@@ -57,7 +57,7 @@ async def refusals_are_recorded(place: Place) -> None:
     first = await _once(place, call_id, "read", path=place.at("f"))
     expect.refused(first, "FILE_NOT_FOUND")
     await place.put("f", "now it is there\n")
-    _same(first, await _once(place, call_id, "read", path=place.at("f")))
+    same_but_replayed(first, await _once(place, call_id, "read", path=place.at("f")))
 
 
 @rule("calls.same-in-both-forms", cases=["contract 2", "contract 4"])
@@ -68,7 +68,7 @@ async def same_in_both_forms(place: Place) -> None:
     typed = tool_pb2.ReadInput(path=path, offset=2, limit=1)
     answer = await place.client.call_typed(place.session_id, typed, call_id=call_id)
     again = await _once(place, call_id, "read", path=path, offset=2, limit=1)
-    _same(answer.result, again)
+    same_but_replayed(answer.result, again)
 
 
 @rule("calls.same-in-any-spelling", cases=["contract 2"])
@@ -84,7 +84,7 @@ async def same_in_any_spelling(place: Place) -> None:
         f'{{"offset":2e0,"path":{spelled}}}',
     ):
         answer = await place.client.call_json(place.session_id, "read", text, call_id=call_id)
-        _same(first, answer.result)
+        same_but_replayed(first, answer.result)
 
 
 @rule("calls.other-input-conflicts", cases=["contract 2"])
