@@ -33,7 +33,7 @@ HELLO = {
     "shell": "/bin/bash",
     "search": None,
     "maps_closed": True,
-        "report": {"calls": [], "sequence": 0},
+    "report": {"calls": [], "sequence": 0},
 }
 REDIAL = """
 import json, os, socket, struct, sys

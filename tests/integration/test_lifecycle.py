@@ -85,7 +85,7 @@ async def test_delete_leaves_nothing(own_daemon: DaemonProcess) -> None:
 
 async def test_kill_of_the_daemon_then_expiry_leaves_nothing(own_daemon: DaemonProcess) -> None:
     async with client_of(own_daemon) as client:
-        await client.create_session(session_id="short", idle_timeout_s=12)
+        await client.create_session(session_id="short", max_lifetime_s=12)
         await client.call_tool("short", "bash", {"command": "setsid sleep 4322.25 & echo"})
         running = asyncio.create_task(
             client.call_tool("short", "bash", {"command": "sleep 4324.25"}, call_id="cut-off")
@@ -102,16 +102,15 @@ async def test_kill_of_the_daemon_then_expiry_leaves_nothing(own_daemon: DaemonP
     own_daemon.start()
     async with client_of(own_daemon) as client:
         cut = await client.get_call("short", "cut-off")
-        assert cut.state == tool_pb2.CALL_STATE_UNKNOWN
-        assert cut.result.ending == tool_pb2.ENDING_UNKNOWN
-        assert cut.result.is_error
-        again = await client.call_tool(
+        assert cut.state == tool_pb2.CALL_STATE_RUNNING
+        ended = await client.call_tool(
             "short", "bash", {"command": "sleep 4324.25"}, call_id="cut-off"
         )
-        assert again.result.replayed
-        assert again.result.ending == tool_pb2.ENDING_UNKNOWN
+        assert ended.result.ending == tool_pb2.ENDING_CANCELLED
+        assert ended.result.reason == error_pb2.REASON_CANCELLED_BY_EXPIRY
         wait_for(lambda: nothing_left(own_daemon), 45, "everything of the expired session gone")
         assert not processes_with("sleep 4322.25")
+        assert not processes_with("sleep 4324.25")
         with pytest.raises(AdapterError) as gone:
             await client.get_session("short")
         assert gone.value.reason == "SESSION_DELETED"

@@ -218,7 +218,8 @@ def test_reconnect_keeps_what_runs_and_drops_what_waits(guest: Guest) -> None:
 def test_answer_is_kept_over_a_lost_connection_until_it_is_recorded(guest: Guest) -> None:
     guest.records = False
     guest.begin("run", {"call_id": "c1", "timeout_s": 9, "sequence": 4}, b"sleep 0.5; echo one")
-    guest.begin("run", {"call_id": "c2", "timeout_s": 9, "sequence": 5}, b"echo two; touch up; exit 3")
+    second = {"call_id": "c2", "timeout_s": 9, "sequence": 5}
+    guest.begin("run", second, b"echo two; touch up; exit 3")
     until((guest.workdir / "up").exists)
     guest.disconnect()
     guest.accept()

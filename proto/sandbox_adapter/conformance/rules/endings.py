@@ -43,6 +43,7 @@ def _carries(result: tool_pb2.ToolResult, kind: str, limit: int) -> None:
 )
 async def memory_of_a_child(place: Place) -> None:
     """A shell that ends with 137 for a child killed for memory is out of memory, output kept."""
+    await place.require("tail")
     limit = bound(place, "memory_bytes", MEMORY_MAX)
     result = await attack(place, f"echo before; ( {HOG} ); exit {_KILLED}", 60)
     expect.ending_is(result, "OOM_KILLED")
@@ -66,6 +67,7 @@ async def memory_of_a_child(place: Place) -> None:
 )
 async def memory_beside_is_carried(place: Place) -> None:
     """A command that outlives its child's lack of memory has exited, and carries the limit."""
+    await place.require("tail")
     limit = bound(place, "memory_bytes", MEMORY_MAX)
     result = await attack(place, f"( {HOG} ) 2>/dev/null; echo then", 60)
     expect.ending_is(result, "EXITED")
@@ -87,6 +89,7 @@ async def memory_beside_is_carried(place: Place) -> None:
 async def memory_timeout_stays_one(place: Place) -> None:
     """A command that lost a child for memory and then meets its timeout has timed out."""
     await place.require("sleep")
+    await place.require("tail")
     bound(place, "memory_bytes", MEMORY_MAX)
     result = await attack(place, f"( {HOG} ); sleep 300", 15)
     expect.ending_is(result, "TIMED_OUT")
@@ -163,6 +166,8 @@ async def fork_bomb_names_the_limit(place: Place) -> None:
 @rule("endings.full-storage", cases=["contract 4", "B25", "sandbox 33"], harmful=True)
 async def full_storage(place: Place) -> None:
     """A command that fails for a full disk says so or has just failed, and its output stays."""
+    await place.require("cat")
+    await place.require("rm")
     size = bound(place, "tmp_bytes", 1024 * MIB)
     result = await attack(place, "echo before; cat /dev/zero > /tmp/fill", 60)
     expect.holds(result.exit_code != 0, "it met a full disk and ended well")
