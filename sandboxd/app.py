@@ -108,7 +108,7 @@ async def serve(settings: Settings, announce: Announce, warn: Announce) -> int:
         parts = build(settings, metrics, store, backend, six_tools(settings.bash), boot_id)
         ending.push_async_callback(_let_go, parts)
         await parts.sweeper.recover()
-        ending.push_async_callback(_stop_server, parts.server, signals)
+        ending.push_async_callback(_stop_server, parts, signals)
         text = await parts.server.start(listen)
         sweeping = asyncio.create_task(parts.sweeper.run())
         ending.push_async_callback(_cancel, sweeping)
@@ -221,8 +221,9 @@ async def _drain(settings: Settings, parts: Parts) -> None:
             _LOG.warning("sessions are left for the next daemon to remove", sessions=left)
 
 
-async def _stop_server(server: Server, signals: _Signals) -> None:
-    await server.stop(0.0 if signals.forced else SOCKET_GRACE_S)
+async def _stop_server(parts: Parts, signals: _Signals) -> None:
+    parts.calls.let_go()
+    await parts.server.stop(0.0 if signals.forced else SOCKET_GRACE_S)
 
 
 async def _let_go(parts: Parts) -> None:

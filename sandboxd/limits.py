@@ -78,6 +78,10 @@ VERB_TIMEOUT_S: Final = 900.0
 """Longest time of one step of a file verb in the guest; removing a large tree is one step."""
 WATCHERS_PARALLEL_MAX: Final = 32
 """Streams of `WatchCall` of one session at a time; beyond it RESOURCE_EXHAUSTED with RetryInfo."""
+STREAM_LIFE_S: Final = 600.0
+"""Longest life of a stream that follows a call or a process; then its reader opens another."""
+CALL_AWAITED_S: Final = 5.0
+"""How long `WatchCall` waits for a call that is not known yet."""
 UPLOAD_IDLE_S: Final = 60.0
 """Longest wait for the next message of a client's stream."""
 INPUT_DEPTH_MAX: Final = 32
@@ -97,6 +101,8 @@ PROCESS_ARGUMENT_BYTES_MAX: Final = 64 * KIB
 PROCESS_VERBS_MAX: Final = 256
 """Process verbs of one session at a time, waits and readers included; beyond it
 RESOURCE_EXHAUSTED with RetryInfo."""
+OFFSET_MAX: Final = 2**53
+"""Largest offset in an input or output of a process; beyond it INVALID_ARGUMENT."""
 PROCESS_INPUT_S: Final = 5.0
 """Longest wait for a process to take its input."""
 PROCESS_WAIT_MAX_S: Final = 60.0

@@ -12,7 +12,8 @@ from collections import deque
 from typing import Final
 
 SMALL_BYTES_MAX: Final = 64 * 1024
-"""Requests up to this cost never wait: a ping or a cancel must pass behind large ones."""
+"""Requests up to this cost never wait for bytes: a ping or a cancel must pass large ones. At
+OUTSTANDING_MAX they wait as all others do."""
 OUTSTANDING_MAX: Final = 1024
 """Requests of one session at a time, small ones included."""
 

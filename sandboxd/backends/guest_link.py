@@ -20,43 +20,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.backends.guest_budget import Budget, BudgetClosed
+from sandboxd.backends.outstanding import Outstanding
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.guest import protocol
 from sandboxd.log import EventLog
 
-_REASON: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _WRITE_BUFFER_BYTES: Final = 256 * limits.KIB
 """Bytes that may lie in the daemon's own write buffer before the writer waits."""
 
-_RECORDED_MAX: Final = 64
+_NAMED_MAX: Final = 64
 """Calls that one request names as recorded."""
+_RECORDED_MAX: Final = 4_096
+"""Calls that wait to be named. Of one that is dropped the guest's next report tells."""
+_STALL_S: Final = 2.0
+"""Time that a deadline which has passed leaves for bytes that are here and were not read: after
+a stall of the daemon itself the clock is looked at before the sockets are."""
 
 _log = EventLog("backends")
-
-
-@dataclass
-class _Outstanding:
-    """A request whose reply has not fully come."""
-
-    op: str
-    args: Mapping[str, Any]
-    body: bytes
-    """Kept for the case that it has to be sent again; it is in `cost`."""
-    answer: asyncio.Future[Reply]
-    cost: int
-    reply_bytes_max: int
-    deadline: asyncio.TimerHandle
-    first: protocol.Header | None = None
-    pieces: list[bytes] = field(default_factory=list)
-    size: int = 0
 
 
 @dataclass
@@ -90,9 +79,9 @@ class GuestLink:
         self._write_s = write_s
         self._budget = Budget(limits.GUEST_INFLIGHT_BYTES_MAX)
         self._boot_id = boot_id
-        self._recorded: list[str] = []
+        self._recorded: dict[str, None] = {}
         """Calls of which the guest has yet to learn that they are recorded."""
-        self._outstanding: dict[int, _Outstanding] = {}
+        self._outstanding: dict[int, Outstanding] = {}
         self._last_id = 0
         self._connection: _Connection | None = None
         self._usable = asyncio.Event()
@@ -127,7 +116,9 @@ class GuestLink:
 
     def recorded(self, call_id: str) -> None:
         """The next request tells the guest that it need not keep this call's answer."""
-        self._recorded.append(call_id)
+        self._recorded[call_id] = None
+        if len(self._recorded) > _RECORDED_MAX:
+            del self._recorded[next(iter(self._recorded))]
 
     async def request(
         self,
@@ -149,17 +140,18 @@ class GuestLink:
         self._last_id += 1
         id_ = self._last_id
         try:
-            message = self._message(id_, op, args, body)
+            protocol.encode_frames(self._header(id_, op, args), body)
         except (protocol.ProtocolError, UnicodeEncodeError, ValueError):
             raise GuestFault("INVALID_INPUT", "the arguments are too long", {}) from None
         cost = len(body) + reply_bytes_max
         connection = await self._reserve(cost)
         answer: asyncio.Future[Reply] = self._loop.create_future()
         deadline = self._loop.call_later(timeout_s, self._overdue, id_)
-        self._outstanding[id_] = _Outstanding(
+        self._outstanding[id_] = Outstanding(
             op, args, body, answer, cost, reply_bytes_max, deadline
         )
-        connection.outbox.put_nowait(message)
+        # Put together only now: what it names as recorded must not be lost with a caller.
+        connection.outbox.put_nowait(self._message(id_, op, args, body))
         return await answer
 
     def lose(self, cause: str, operator_text: str) -> None:
@@ -190,26 +182,33 @@ class GuestLink:
 
     # --- requests -------------------------------------------------------------
 
+    def _header(self, id_: int, op: str, args: Mapping[str, Any]) -> protocol.Header:
+        return {"id": id_, "boot": self._boot_id, "op": op, "args": dict(args)}
+
     def _message(
         self, id_: int, op: str, args: Mapping[str, Any], body: bytes
     ) -> list[bytes | memoryview]:
-        header = {"id": id_, "boot": self._boot_id, "op": op, "args": dict(args)}
+        header = self._header(id_, op, args)
         if not self._recorded:
             return protocol.encode_frames(header, body)
-        named = self._recorded[:_RECORDED_MAX]
+        named = list(itertools.islice(self._recorded, _NAMED_MAX))
         try:
             message = protocol.encode_frames({**header, "recorded": named}, body)
         except protocol.ProtocolError:
             # Beside arguments that fill a header they wait for the next request.
             return protocol.encode_frames(header, body)
-        del self._recorded[: len(named)]
+        for call_id in named:
+            del self._recorded[call_id]
         return message
 
     def _ask_again(self, connection: _Connection, calls: Collection[str]) -> None:
         """Sends what was on its way as the last connection ended, as far as that is safe."""
         for id_, waiting in list(self._outstanding.items()):
-            waiting.first, waiting.size = None, 0
-            waiting.pieces.clear()
+            if waiting.answer.done():
+                # Nobody waits for it: what the guest may not have started is not started now.
+                self._forget(id_)
+                continue
+            waiting.begin_again()
             op, args, body = waiting.op, waiting.args, waiting.body
             if args.get("call_id") in calls and op not in protocol.REPEATABLE:
                 op, args, body = "attach", {"call_id": args["call_id"]}, b""
@@ -236,12 +235,17 @@ class GuestLink:
             assert isinstance(found, SandboxLost)
             raise SandboxLost(found.cause, found.operator_text)
 
-    def _overdue(self, id_: int) -> None:
+    def _overdue(self, id_: int, *, stalled: bool = True) -> None:
         waiting = self._outstanding.get(id_)
-        if waiting is not None:
+        if waiting is None:
+            return
+        if stalled:
+            late = partial(self._overdue, id_, stalled=False)
+            waiting.deadline = self._loop.call_later(_STALL_S, late)
+        else:
             self.lose("SILENT", f"no reply to `{waiting.op}` within its time")
 
-    def _forget(self, id_: int) -> _Outstanding:
+    def _forget(self, id_: int) -> Outstanding:
         waiting = self._outstanding.pop(id_)
         waiting.deadline.cancel()
         self._budget.give_back(waiting.cost)
@@ -321,8 +325,12 @@ class GuestLink:
             message = await connection.outbox.get()
             for buffer in message:
                 connection.writer.write(buffer)
-                async with asyncio.timeout(self._write_s):
-                    await connection.writer.drain()
+                try:
+                    async with asyncio.timeout(self._write_s):
+                        await connection.writer.drain()
+                except TimeoutError:
+                    async with asyncio.timeout(_STALL_S):
+                        await connection.writer.drain()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -332,17 +340,15 @@ class GuestLink:
             header = protocol.decode_header(await reader.readexactly(header_bytes))
             # The body is read only once it is known whose it is and that it fits.
             id_, waiting = self._whose(header)
-            more = self._check_frame(waiting, header, body_bytes)
+            more = waiting.take_header(header, body_bytes)
             body = await reader.readexactly(body_bytes) if body_bytes else b""
             if id_ not in self._outstanding:
                 return
-            waiting.size += body_bytes
-            if body:
-                waiting.pieces.append(body)
+            waiting.take_body(body)
             if not more:
                 self._settle(id_)
 
-    def _whose(self, header: protocol.Header) -> tuple[int, _Outstanding]:
+    def _whose(self, header: protocol.Header) -> tuple[int, Outstanding]:
         id_ = header.get("id")
         if not isinstance(id_, int) or isinstance(id_, bool):
             raise protocol.ProtocolError("a frame without an id")
@@ -351,26 +357,9 @@ class GuestLink:
             raise protocol.ProtocolError("a reply that nobody asked for")
         return id_, waiting
 
-    @staticmethod
-    def _check_frame(waiting: _Outstanding, header: protocol.Header, body_bytes: int) -> bool:
-        """Whether more frames follow. A message is cut into full frames, so that a
-        guest cannot make the daemon work for single bytes."""
-        more = header.get("more", False)
-        if more is not True and more is not False:
-            raise protocol.ProtocolError("`more` is not true or false")
-        if more and body_bytes != protocol.BODY_BYTES_MAX:
-            raise protocol.ProtocolError("a frame that is not the last is not full")
-        if waiting.size + body_bytes > waiting.reply_bytes_max:
-            raise protocol.ProtocolError(f"a reply to `{waiting.op}` is over its bound")
-        if waiting.first is None:
-            waiting.first = header
-        elif not header.keys() <= {"id", "more"}:
-            raise protocol.ProtocolError("a later frame says more than its id")
-        return more
-
     def _settle(self, id_: int) -> None:
         waiting = self._outstanding[id_]
-        outcome = _outcome(waiting)
+        outcome = waiting.outcome()
         self._forget(id_)
         # Nobody waits any more where the caller was cancelled.
         if waiting.answer.done():
@@ -379,23 +368,3 @@ class GuestLink:
             waiting.answer.set_result(outcome)
         else:
             waiting.answer.set_exception(outcome)
-
-
-def _outcome(waiting: _Outstanding) -> Reply | GuestFault:
-    """What a whole reply says. Raises `protocol.ProtocolError`."""
-    header = waiting.first or {}
-    rest = header.keys() - {"id", "more"}
-    facts, error = header.get("ok"), header.get("error")
-    if rest == {"ok"} and isinstance(facts, dict):
-        body = waiting.pieces[0] if len(waiting.pieces) == 1 else b"".join(waiting.pieces)
-        return Reply(facts, body)
-    if rest == {"error"} and isinstance(error, dict):
-        reason, text, facts = error.get("reason"), error.get("text"), error.get("facts")
-        if (
-            isinstance(reason, str)
-            and _REASON.match(reason)
-            and isinstance(text, str)
-            and isinstance(facts, dict)
-        ):
-            return GuestFault(reason, text, facts)
-    raise protocol.ProtocolError(f"a reply to `{waiting.op}` is neither ok nor error")

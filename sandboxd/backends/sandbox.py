@@ -8,6 +8,8 @@ guest that only lost its connection has `RECONNECT_S` to dial again.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -21,6 +23,10 @@ from sandboxd.backends.pidfd import WatchedProcess
 
 RECONNECT_S: Final = 5.0
 """Time for a guest to dial again after its connection ended while the daemon lives."""
+RECONNECTS_MAX: Final = 120
+RECONNECTS_WITHIN_S: Final = 60.0
+"""A guest that dials again more often than that is none of ours: each report costs a look at
+the ledger."""
 RECONNECT_REST_S: Final = 0.1
 """Rest before it is awaited: one that dials and leaves again and again costs little (S8)."""
 
@@ -61,6 +67,7 @@ class GuestSandbox:
         self.lost = self._link.lost
         self._link.on_disconnect = self._await_again
         self._awaiting: asyncio.Task[None] | None = None
+        self._reconnects: deque[float] = deque()
         if process is not None:
             process.ended.add_done_callback(lambda _: self._on_end())
 
@@ -146,17 +153,32 @@ class GuestSandbox:
     def _await_again(self) -> None:
         self._awaiting = asyncio.get_running_loop().create_task(self._reconnect())
 
+    def _dials_too_often(self, now: float) -> bool:
+        self._reconnects.append(now)
+        if len(self._reconnects) <= RECONNECTS_MAX:
+            return False
+        return now - self._reconnects.popleft() < RECONNECTS_WITHIN_S
+
     async def _reconnect(self) -> None:
+        if self._dials_too_often(time.monotonic()):
+            self._link.lose("PROTOCOL", "the guest dials again and again")
+            return
+        failed = "it did not dial again"
+        greeted: Greeted | None = None
         try:
             async with asyncio.timeout(RECONNECT_S):
-                await asyncio.sleep(RECONNECT_REST_S)
-                greeted = await self._listener.accept_guest(self._expected)
+                while greeted is None:
+                    await asyncio.sleep(RECONNECT_REST_S)
+                    try:
+                        greeted = await self._listener.accept_guest(self._expected)
+                    except OSError as error:
+                        # Such as no free descriptor, which may pass.
+                        failed = str(error)
         except TimeoutError:
-            self._link.lose("ENDED", "the guest's connection ended and it did not dial again")
+            self._link.lose("ENDED", f"the guest's connection ended; then: {failed}")
             return
-        except OSError as error:
-            # Such as no free descriptor. Requests wait for this task's word.
-            self._link.lose("ENDED", f"the guest's connection ended; then: {error}")
+        except Exception as error:  # noqa: BLE001 - requests wait for this task's word
+            self._link.lose("ENDED", f"the guest's connection ended; then: {error!r}")
             return
         if self._link.lost.done():
             greeted.writer.transport.abort()

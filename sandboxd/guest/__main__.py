@@ -33,6 +33,7 @@ from . import (
     harden,
     memory,
     places,
+    polls,
     processes,
     protocol,
     run,
@@ -195,7 +196,7 @@ def _ping(request: Request) -> Answer:
 
 def _ops() -> dict[str, Op | PollOp]:
     ops: dict[str, Op | PollOp] = {"ping": Op(_ping, "control")}
-    for module in (environment, run, feeds, files, edit, verbs, search, processes):
+    for module in (environment, run, feeds, files, edit, verbs, search, processes, polls):
         ops |= module.OPS
     return ops
 

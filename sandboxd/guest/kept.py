@@ -2,22 +2,24 @@
 
 A call's answer may be lost on its way, with the connection or with the daemon. So it is
 kept until the daemon says that the result is recorded (`recorded` in a request's header),
-and the guest reports it when it dials again. What does not fit the bound loses its answer
-and keeps its id: the daemon must learn that the call ran.
+and the guest reports it when it dials again. Beyond KEPT_BYTES_MAX the oldest lose their
+answer and keep their id: the daemon must learn that the call ran. Beyond KEPT_MAX the oldest
+go with their id, as if they had never started.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from .ops import Answer, OpError
 
 KEPT_MAX: Final = 512
 """Answers; a report of as many ids fits a hello."""
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bodies of all answers that are kept."""
+"""Memory of all answers that are kept: bodies, and what their facts take."""
 _DROPPED: Final = "the answer was dropped: too many bytes waited to be recorded"
 
 
@@ -28,13 +30,15 @@ class Kept:
         self._answers: dict[str, Answer | OpError] = {}
         self._ended: dict[str, float] = {}
         """When each call ended, on the monotonic clock."""
+        self._sizes: dict[str, int] = {}
         self._bytes = 0
 
     def keep(self, call_id: str, answer: Answer | OpError) -> None:
         """Takes the answer of a call that has just ended."""
         self._answers[call_id] = answer
         self._ended[call_id] = time.monotonic()
-        self._bytes += _size(answer)
+        self._sizes[call_id] = _size(answer)
+        self._bytes += self._sizes[call_id]
         while len(self._answers) > KEPT_MAX:
             self.forget([next(iter(self._answers))])
         if self._bytes > KEPT_BYTES_MAX:
@@ -51,22 +55,35 @@ class Kept:
     def forget(self, call_ids: Iterable[str]) -> None:
         """Lets go of what is recorded."""
         for call_id in call_ids:
-            answer = self._answers.pop(call_id, None)
+            self._answers.pop(call_id, None)
             self._ended.pop(call_id, None)
-            if answer is not None:
-                self._bytes -= _size(answer)
+            self._bytes -= self._sizes.pop(call_id, 0)
 
     def ids(self) -> list[str]:
         return list(self._answers)
 
     def _drop_oldest(self) -> None:
-        for call_id, answer in list(self._answers.items()):
+        for call_id, size in list(self._sizes.items()):
             if self._bytes <= KEPT_BYTES_MAX:
                 return
-            if _size(answer):
-                self._bytes -= _size(answer)
+            if size:
+                self._bytes -= size
+                self._sizes[call_id] = 0
                 self._answers[call_id] = OpError("RESULT_DROPPED", _DROPPED)
 
 
 def _size(answer: Answer | OpError) -> int:
-    return 0 if isinstance(answer, OpError) else len(answer[1])
+    """Bytes of memory that an answer takes, about."""
+    if isinstance(answer, OpError):
+        return len(answer.text) + _memory(answer.facts)
+    return len(answer[1]) + _memory(answer[0])
+
+
+def _memory(value: Any) -> int:
+    """Bytes of plain values: what a header can hold, nested as deep as a header may be."""
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        size += sum(_memory(key) + _memory(item) for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        size += sum(_memory(item) for item in value)
+    return size

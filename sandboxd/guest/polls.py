@@ -4,6 +4,9 @@ Following a command's output or waiting for a process would hold one worker each
 long as it lasts. Here a waiting request is an entry of a list: the thread looks at every
 entry when something has changed or an entry's time is over, and answers those that have
 something to say. Who changes something calls `POLLS.notify`, from any thread.
+
+Nobody waits for some of them any more: whose asker left is ended by the op `wait_end`, by
+the number that the asker gave it as `wait`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from .ops import Answer, OpError, PollOp, Request
+from .ops import Answer, Op, OpError, PollOp, Request
 
 WAIT_MAX_S: Final = 120.0
 """Longest time that a request may wait; the other side asks again."""
@@ -58,7 +61,11 @@ class Polls:
         until = time.monotonic() + min(wait_s, WAIT_MAX_S)
         with self._condition:
             if len(self._pending) >= PENDING_MAX:
-                raise OpError("CALLS_EXHAUSTED", f"{PENDING_MAX} requests wait already")
+                raise OpError(
+                    "CALLS_EXHAUSTED",
+                    f"{PENDING_MAX} requests wait already for something to happen",
+                    full="waits",
+                )
             self._pending.append(_Pending(request, op, settle, until))
             self._changed = True
             self._condition.notify()
@@ -69,6 +76,16 @@ class Polls:
             if self._pending:
                 self._changed = True
                 self._condition.notify()
+
+    def end(self, number: int) -> bool:
+        """Settles what waits under this number; false where nothing does."""
+        with self._condition:
+            ended = [each for each in self._pending if each.request.args.get("wait") == number]
+            for each in ended:
+                self._pending.remove(each)
+        for each in ended:
+            each.settle(OpError("CANCELLED_BY_CALLER", "nobody waits for it any more"))
+        return bool(ended)
 
     def drop(self) -> None:
         """Settles everything that waits, after the connection that asked is lost."""
@@ -121,3 +138,10 @@ class Polls:
 
 POLLS: Final = Polls()
 """The guest's one list: whoever changes something has no other way to it."""
+
+
+def _end(request: Request) -> Answer:
+    return {"found": POLLS.end(request.integer("wait"))}, b""
+
+
+OPS: Final = {"wait_end": Op(_end, "control")}

@@ -6,6 +6,8 @@ What they write is read and thrown away (`drain`).
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 import threading
 import time
@@ -21,7 +23,12 @@ from .process_table import NUMBERS
 JOBS_MAX: Final = 256
 """Jobs that are known, those that have ended included; the oldest ended go first."""
 ARGUMENT_BYTES_MAX: Final = 512
-"""Program and arguments of a job, as far as they are told."""
+"""Program and arguments of a job, as far as they are told: so much of what the kernel has, and
+so much of what a header then holds of it. A page of jobs, all of the largest, fits a header."""
+_QUOTES: Final = '"",'
+"""What a word takes in a header besides its letters."""
+_ESCAPED: Final = '"\\'
+"""Letters that a header puts another one before."""
 _TICKS_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -126,7 +133,22 @@ def _argv(process: tree.Process) -> list[str]:
         raw = b""
     words = raw.rstrip(b"\0").split(b"\0") if raw else [process.name.encode()]
     # Names of a session's own making: shown, never parsed.
-    return [_plain(word.decode("utf-8", "replace")) for word in words]
+    return _told([_plain(word.decode("utf-8", "replace")) for word in words])
+
+
+def _told(words: list[str]) -> list[str]:
+    """The words that fit a header's share, the last one cut."""
+    told: list[str] = []
+    left = ARGUMENT_BYTES_MAX
+    for word in words:
+        left -= len(_QUOTES)
+        if left < 0:
+            break
+        sizes = [len(char.encode()) + (char in _ESCAPED) for char in word]
+        ends = list(itertools.accumulate(sizes))
+        told.append(word[: bisect.bisect_right(ends, left)])
+        left -= sum(sizes)
+    return told
 
 
 def _plain(text: str) -> str:

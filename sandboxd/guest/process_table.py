@@ -138,7 +138,11 @@ class Table:
                 return self._processes[process_id]
             running = sum(each.ended_at is None for each in self._processes.values())
             if process_id in self._starting or running + len(self._starting) >= PROCESSES_MAX:
-                raise OpError("CALLS_EXHAUSTED", f"{PROCESSES_MAX} processes run already")
+                raise OpError(
+                    "CALLS_EXHAUSTED",
+                    f"{PROCESSES_MAX} processes run already",
+                    full="processes",
+                )
             self._starting.add(process_id)
             return None
 

@@ -56,13 +56,13 @@ REPEATABLE: Final = frozenset(
         "process_start",
         "process_read",
         "process_write",
-        "process_signal",
         "process_wait",
         "process_list",
         "process_resize",
     }
 )
-"""Ops that a lost connection may have brought or not: asked again, they do no harm."""
+"""Ops that a lost connection may have brought or not: asked again, they do no harm. A signal
+is none of them: whether to send it twice is its sender's to say."""
 
 
 class ProtocolError(Exception):

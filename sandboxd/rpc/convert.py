@@ -184,6 +184,11 @@ def bounds(settings: Settings) -> adapter_pb2.Limits:
         processes_ended_max=limits.PROCESSES_ENDED_MAX,
         processes_recorded_max=limits.PROCESSES_RECORDED_MAX,
         process_output_total_bytes_max=limits.PROCESS_OUTPUT_TOTAL_BYTES_MAX,
+        watchers_parallel_max=limits.WATCHERS_PARALLEL_MAX,
+        process_verbs_max=limits.PROCESS_VERBS_MAX,
+        process_argument_bytes_max=limits.PROCESS_ARGUMENT_BYTES_MAX,
+        stream_life=duration(limits.STREAM_LIFE_S),
+        call_awaited=duration(limits.CALL_AWAITED_S),
     )
 
 

@@ -42,7 +42,8 @@ class Call:
     step: Step = Step.LOOKUP
     waiters: int = 0
     task: asyncio.Task[None] | None = None
-    """Brings the call to its end. Only before RUNNING may it be cancelled."""
+    """Brings the call to its end. From RUNNING on only the daemon's own end cancels it: then the
+    call stays reserved, and the next daemon goes on with it."""
     work: asyncio.Task[tool_pb2.ToolResult] | None = None
     """The tool at work. Cancelling it leaves the guest alone and ends the wait for it."""
     working: asyncio.Future[None] = field(

@@ -62,6 +62,7 @@ class Calls:
         self._execution = execution
         self._metrics = metrics
         self._digest_key = digest_key
+        self._letting_go = False
 
     async def call(
         self,
@@ -153,6 +154,10 @@ class Calls:
         outcome = await self._wait(live, call, cancel_on_disconnect=False)
         return _answer(outcome.result, replayed=True)
 
+    def let_go(self) -> None:
+        """From here on a caller that goes was sent away: its call is the next daemon's."""
+        self._letting_go = True
+
     def withdraw_queued(self) -> None:
         """At the start of a shutdown: calls that wait are refused, nothing of them ran."""
         for live in self._directory.all():
@@ -183,20 +188,31 @@ class Calls:
                 self._drive(live, call, partial(self._resumed, live, call, each))
             )
 
-    async def reconcile(self, live: LiveSession, sandbox: Sandbox, report: Report) -> None:
+    async def reconcile(
+        self, live: LiveSession, sandbox: Sandbox, report: Report, *, adopted: bool
+    ) -> None:
         """Holds a guest's report against the ledger (security S7, S16).
 
-        What is recorded the guest may forget. A call that nobody reserved ends the session;
-        one of a number that the ledger never gave shows that the ledger was set back.
+        What is recorded the guest may forget, and ends where it runs all the same: its ending
+        has been told. A call that nobody reserved ends the session. A number that the ledger
+        never gave shows, to the daemon that adopts (`adopted`), that the ledger was set back;
+        to one that gave the numbers itself, a guest that lies.
         """
-        await self._ledger.compare(live.record.key, report.sequence)
-        for call_id in sorted(report.calls):
-            if call_id in live.calls:
-                continue
-            record = await self._ledger.find(live.record.key, call_id)
-            if record is not None and record.phase is not CallPhase.RESERVED:
+        key = live.record.key
+        if report.sequence > await self._ledger.sequence(key):
+            if not adopted:
+                live.condemn(SandboxLost("PROTOCOL", "the guest reports a number never given"))
+                return
+            _LOG.warning("the ledger was set back: its id is renewed", session=live.session_id)
+            await self._ledger.set_back(key, report.sequence)
+        asked = sorted(report.calls - live.calls.keys())
+        phases = await self._ledger.phases(key, asked)
+        for call_id in asked:
+            phase = phases.get(call_id)
+            if phase in (CallPhase.FINISHED, CallPhase.EXPIRED):
                 sandbox.recorded(call_id)
-            elif record is None and call_id not in live.calls:
+                self._execution.end_recorded(sandbox, call_id)
+            elif phase is None and call_id not in live.calls:
                 live.condemn(
                     SandboxLost("PROTOCOL", "the guest reports a call that was never reserved")
                 )
@@ -235,7 +251,7 @@ class Calls:
             self._forget(live, call)
             call.refuse(Draining())
             call.task.cancel()
-        elif cancel_on_disconnect:
+        elif cancel_on_disconnect and not self._letting_go:
             self._cancel(live, call)
 
     def _cancel(self, live: LiveSession, call: Call) -> None:
@@ -290,6 +306,7 @@ class Calls:
             raise Draining
         live.ready_sandbox()
         if call.cancel_wanted:
+            call.step = Step.RUNNING
             return await self._execution.cancel_unstarted(live, call)
         call.step = Step.QUEUED
         asked = time.monotonic()
@@ -306,9 +323,12 @@ class Calls:
             return await self._execution.run(live, call, sandbox)
 
     async def _resumed(self, live: LiveSession, call: Call, reserved: ReservedCall) -> Outcome:
-        sandbox = await asyncio.shield(live.adopted)
-        # It holds one of the guest's workers, as it did before.
+        if reserved.memo is None:
+            # The guest was never asked.
+            return await self._execution.resume(live, call, reserved, None)
+        # It holds one of the guest's workers, as it did before: no fresh call may come between.
         async with live.lane.turn():
+            sandbox = await asyncio.shield(live.adopted)
             return await self._execution.resume(live, call, reserved, sandbox)
 
     def _recorded(self, call_id: str, record: CallRecord) -> Outcome:

@@ -73,6 +73,11 @@ class Directory:
         return {live.record.resource_id for live in self._live.values()}
 
     async def announce(self, live: LiveSession, epoch: int | None) -> None:
-        """Refuses a stale epoch and makes a greater one durable. Raises `EpochStale`."""
-        if live.check_epoch(epoch):
+        """Refuses a stale epoch; returns once this one is durable. Raises `EpochStale`.
+
+        Where it cannot be saved this fails, and so does whoever repeats it, until it can.
+        """
+        if epoch is not None and live.check_epoch(epoch):
             await self._table.save_terms(live.record)
+            # Its row had this epoch, or a greater one.
+            live.saved_epoch = max(live.saved_epoch or 0, epoch)

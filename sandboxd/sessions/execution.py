@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from typing import Any, Final
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd import fault_points, limits
-from sandboxd.backends.base import Channel, Reply, Sandbox
+from sandboxd.backends.base import Channel, Sandbox
 from sandboxd.errors import GuestFault, SandboxLost
 from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
 from sandboxd.sessions import causes, outcomes
 from sandboxd.sessions.call import Call, Outcome
+from sandboxd.sessions.call_channels import Attaching, Measured
 from sandboxd.sessions.ledger import Ledger, Reservation
 from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.partial import Partial
@@ -28,6 +30,9 @@ _LOG: Final = EventLog("calls")
 CANCEL_TIMEOUT_S: Final = limits.KILL_GRACE_S + 20.0
 """Longest time that the guest may take to end a process tree and answer."""
 CANCEL_TRIES_MAX: Final = 5
+RECORD_PAUSE_MIN_S: Final = 0.25
+RECORD_PAUSE_MAX_S: Final = 10.0
+"""Between two tries to record a result."""
 CANCEL_SETTLE_S: Final = 1.0
 """After the guest's answer: time for the call's own reply, before the guest is asked again."""
 
@@ -39,6 +44,7 @@ class Execution:
         self._ledger = ledger
         self._tools = tools
         self._metrics = metrics
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, live: LiveSession, call: Call, sandbox: Sandbox) -> Outcome:
         """Reserves the call, runs its tool, records what came of it.
@@ -59,7 +65,7 @@ class Execution:
             ended = _Ended(outcomes.cancelled(started=False))
         elif isinstance(asked, Ask):
             named = {"call_id": call.call_id, "sequence": sequence}
-            channel = _Measured(sandbox, self._metrics)
+            channel = Measured(sandbox, self._metrics)
             met = partial(causes.met, sandbox, seen)
             work = _worded(tool, asked.memo, channel, asked, named, met)
             ended = await self._work(live, call, work)
@@ -97,7 +103,7 @@ class Execution:
                 timeout_s=memo["timeout_s"],
             )
             named = {"call_id": reserved.call_id}
-            channel = _Attaching(sandbox)
+            channel = Attaching(sandbox)
             met = partial(causes.met, sandbox, memo.get("seen"))
             work = _worded(tool, memo["words"], channel, attach, named, met)
             ended = await self._work(live, call, work)
@@ -144,6 +150,24 @@ class Execution:
         """
         if call.cancelling is None and call.work is not None and live.sandbox is not None:
             call.cancelling = asyncio.create_task(self._cancel(live.sandbox, call, call.work))
+
+    def end_recorded(self, sandbox: Sandbox, call_id: str) -> None:
+        """Ends what may still run of a call whose ending has been told."""
+
+        async def end() -> None:
+            try:
+                await sandbox.request(
+                    "cancel",
+                    {"call_id": call_id},
+                    reply_bytes_max=limits.KIB,
+                    timeout_s=CANCEL_TIMEOUT_S,
+                )
+            except (GuestFault, SandboxLost) as error:
+                _LOG.info("nothing to end of a recorded call", detail=error.operator_text)
+
+        task = asyncio.create_task(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def unrecorded(self) -> tool_pb2.ToolResult:
         """What is left to say of a call whose result could not be recorded."""
@@ -238,15 +262,27 @@ class Execution:
             is_error=result.is_error,
             truncated=result.truncated,
         )
-        try:
-            await self._ledger.record(
-                reservation, result.SerializeToString(), time.time(), restart_told=told
-            )
-        except Exception:
-            # Nobody gets this result, so the next one tells it. A restart since then
-            # has set the note anyway.
-            live.record.restart_untold |= told
-            raise
+        serialised = result.SerializeToString()
+        pause_s = RECORD_PAUSE_MIN_S
+        while True:
+            try:
+                await self._ledger.record(reservation, serialised, time.time(), restart_told=told)
+                return
+            except sqlite3.Error as error:
+                if live.end_cause is not None:
+                    raise
+                # Until then the call runs, for everybody who asks: an answer that a daemon
+                # after this one could contradict is none. A disk that is full may be emptied.
+                if pause_s == RECORD_PAUSE_MIN_S:
+                    _LOG.error(
+                        "a result cannot be recorded yet", tool=reservation.tool, cause=error
+                    )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
+
+
+_UNTOLD: Final = frozenset({"RESULT_DROPPED", "CALL_UNKNOWN", "ID_CONFLICT", "INTERNAL_ERROR"})
+"""Faults of the guest that leave open whether the op had its effect."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +319,9 @@ async def _worded(
     met: Callable[[], Awaitable[Mapping[str, Any]]],
 ) -> tool_pb2.ToolResult:
     answer = await answer_of(channel, ask, named)
+    if isinstance(answer, GuestFault) and answer.reason in _UNTOLD:
+        _LOG.warning("the guest cannot tell of a call", tool=tool.name, reason=answer.reason)
+        return outcomes.unknown(outcomes.UNTOLD)
     return worded(tool, {**memo, **await met()}, answer)
 
 
@@ -290,58 +329,6 @@ def _is_known(sandbox: Sandbox, reserved: ReservedCall) -> bool:
     """Whether the guest that is back is the one that ran the call, and says so."""
     same = sandbox.generation == reserved.generation
     return same and reserved.call_id in sandbox.report.calls
-
-
-class _Attaching:
-    """A sandbox whose call is attached to; keeps how long ago the call ended."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self.ended_ago_s = 0.0
-
-    async def request(
-        self,
-        op: str,
-        args: Mapping[str, Any],
-        body: bytes = b"",
-        *,
-        reply_bytes_max: int,
-        timeout_s: float,
-    ) -> Reply:
-        """See `Channel.request`."""
-        reply = await self._sandbox.request(
-            op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=timeout_s
-        )
-        ago_s = reply.facts.get("ended_ago_s")
-        if isinstance(ago_s, int | float) and ago_s > 0:
-            self.ended_ago_s = float(ago_s)
-        return reply
-
-
-class _Measured:
-    """A sandbox as the tools see it; counts how long the guest waited for a file's lock."""
-
-    def __init__(self, sandbox: Sandbox, metrics: Metrics) -> None:
-        self._sandbox = sandbox
-        self._metrics = metrics
-
-    async def request(
-        self,
-        op: str,
-        args: Mapping[str, Any],
-        body: bytes = b"",
-        *,
-        reply_bytes_max: int,
-        timeout_s: float,
-    ) -> Reply:
-        """See `Channel.request`."""
-        reply = await self._sandbox.request(
-            op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=timeout_s
-        )
-        waited_s = reply.facts.get("lock_wait_s")
-        if isinstance(waited_s, int | float):
-            self._metrics.lock_waited(waited_s)
-        return reply
 
 
 def _tell_restart(live: LiveSession, reservation: Reservation, result: tool_pb2.ToolResult) -> bool:

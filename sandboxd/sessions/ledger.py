@@ -11,14 +11,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sandbox_adapter.v1 import tool_pb2
 from sandboxd.errors import LedgerFull
 from sandboxd.sessions.records import CallPhase, CallRecord, ReservedCall, SessionKey
 from sandboxd.sessions.store import Store
+
+SEQUENCE_MAX: Final = 2**53
+"""Beyond it no number of a guest is believed."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,21 @@ class Ledger:
         """
         await self._store.run(self._record, reservation, result, finished_at, restart_told)
 
-    async def compare(self, key: SessionKey, seen: int) -> None:
-        """Renews `ledger_id` where a guest was told a greater number than this holds."""
-        if seen > await self._store.run(_sequence, key):
-            await self._store.renew_ledger_id()
+    async def sequence(self, key: SessionKey) -> int:
+        """The greatest number that a call of the session was given."""
+        return await self._store.run(_sequence, key)
+
+    async def set_back(self, key: SessionKey, seen: int) -> None:
+        """A guest was given the number `seen`, which this ledger lacks: renews `ledger_id`.
+
+        Numbers go on behind that one, so that the next daemon does not find the same again.
+        """
+        await self._store.run(_raise_sequence, key, min(seen, SEQUENCE_MAX))
+        await self._store.renew_ledger_id()
+
+    async def phases(self, key: SessionKey, call_ids: Sequence[str]) -> dict[str, CallPhase]:
+        """What is known of each of these calls; those that it never saw are left out."""
+        return await self._store.run(_phases, key, call_ids)
 
     async def expire(self, before: float) -> int:
         """Drops results from before that time and, beyond the byte bound, of reads. Counts them."""
@@ -229,6 +243,26 @@ def _sequence(connection: sqlite3.Connection, key: SessionKey) -> int:
         "SELECT call_sequence FROM sessions WHERE tenant = ? AND session_id = ?", key
     ).fetchone()
     return 0 if row is None else int(row[0])
+
+
+def _raise_sequence(connection: sqlite3.Connection, key: SessionKey, least: int) -> None:
+    connection.execute(
+        "UPDATE sessions SET call_sequence = max(call_sequence, ?) "
+        "WHERE tenant = ? AND session_id = ?",
+        (least, *key),
+    )
+
+
+def _phases(
+    connection: sqlite3.Connection, key: SessionKey, call_ids: Sequence[str]
+) -> dict[str, CallPhase]:
+    marks = ", ".join("?" * len(call_ids))
+    rows = connection.execute(
+        "SELECT call_id, phase FROM calls "
+        f"WHERE tenant = ? AND session_id = ? AND call_id IN ({marks})",
+        (*key, *call_ids),
+    )
+    return {call_id: CallPhase(phase) for call_id, phase in rows}
 
 
 def _reserved(connection: sqlite3.Connection, key: SessionKey) -> list[ReservedCall]:

@@ -45,6 +45,8 @@ class LiveSession:
         """Streams of `WatchCall` that are open, those that wait for their client included."""
         self.arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolves when a call is added; then there is another."""
+        self.saved_epoch = record.epoch
+        """The greatest epoch that is known to be durable; the record's may be ahead of it."""
         self._steps = 0
         self.use_unsaved = False
         self.end_cause: EndCause | None = None
@@ -84,18 +86,18 @@ class LiveSession:
         return self.sandbox
 
     def check_epoch(self, epoch: int | None) -> bool:
-        """Refuses a stale caller; true where the session has not seen this epoch before.
+        """Refuses a stale caller; true where its epoch has yet to be saved.
 
-        Raises `EpochStale`. The greater epoch is in force at once; the caller of
-        this saves the record before it acts on it.
+        Raises `EpochStale`. The greater epoch refuses smaller ones at once; nobody may act
+        on it before it is durable, whoever brought it first (see `Directory.announce`).
         """
         seen = self.record.epoch
-        if epoch is None or epoch == seen:
+        if epoch is None:
             return False
         if seen is not None and epoch < seen:
             raise EpochStale(epoch, seen)
         self.record.epoch = epoch
-        return True
+        return self.saved_epoch is None or self.saved_epoch < epoch
 
     def add_call(self, call: Call) -> None:
         """From here on every request with this id joins the call."""

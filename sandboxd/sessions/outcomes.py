@@ -20,6 +20,7 @@ RESTARTED: Final = (
 """First line of the next result after a restart (contract.md 9)."""
 
 WORKER_STOPPED: Final = "The worker stopped while this call ran"
+UNTOLD: Final = "The sandbox cannot tell what came of this call"
 FAULT: Final = "The worker met a fault while this call ran"
 _UNKNOWN_NEXT: Final = (
     ", so it is not known whether it took effect. Look at the files and processes that it "

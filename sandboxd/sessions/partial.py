@@ -23,6 +23,8 @@ FOLLOWED_AFTER_S: Final = 0.05
 """Most commands are over by then, and cost nothing."""
 REST_S: Final = 0.1
 """Between two looks: this much of the output may be missing in the end."""
+REFUSED_REST_S: Final = 1.0
+"""After a guest that has too many requests waiting refused one."""
 POLL_S: Final = 60.0
 ANSWER_S: Final = 30.0
 
@@ -64,17 +66,21 @@ class Partial:
         after = 0
         try:
             while True:
-                reply = await sandbox.request(
-                    "peek",
-                    {"call_id": self._call_id, "after": after, "wait_s": POLL_S},
-                    reply_bytes_max=limits.BASH_BYTES_MAX,
-                    timeout_s=POLL_S + ANSWER_S,
-                )
+                try:
+                    reply = await sandbox.request(
+                        "peek",
+                        {"call_id": self._call_id, "after": after, "wait_s": POLL_S},
+                        reply_bytes_max=limits.BASH_BYTES_MAX,
+                        timeout_s=POLL_S + ANSWER_S,
+                    )
+                except GuestFault:
+                    await asyncio.sleep(REFUSED_REST_S)
+                    continue
                 if not reply.facts.get("known"):
                     return  # it has ended, and its answer is on the way
                 self._seen = seen_so_far(reply)
                 after = self._seen.bytes_total
                 await asyncio.sleep(REST_S)
-        except (GuestFault, SandboxLost):
+        except SandboxLost:
             # Whether the guest is to be believed is judged by the call's own answer.
             return

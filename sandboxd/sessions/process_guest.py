@@ -22,26 +22,37 @@ from sandboxd.errors import (
     VerbSandboxLost,
 )
 from sandboxd.sessions.directory import Directory
+from sandboxd.sessions.guest_waits import ANSWER_S, GuestWaits
 from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.records import SessionKey
 
-ANSWER_S: Final = 60.0
-"""Longest time of an answer, besides what the request itself may wait."""
+GUEST_WAITS_MAX: Final = 512
+GUEST_QUEUED_MAX: Final = 512
+"""Bounds of the guest, which alone keeps them: `polls.PENDING_MAX`, `lanes.QUEUED_MAX`."""
 _REASONS: Final = frozenset(
     value.name.removeprefix("REASON_")
     for value in error_pb2.Reason.DESCRIPTOR.values
     if value.number
 )
+_FULL: Final = {
+    "processes": ("running processes", limits.PROCESSES_MAX),
+    "waits": ("requests that wait in its sandbox", GUEST_WAITS_MAX),
+}
+"""What the guest says is full, in words."""
+_FULL_OTHERWISE: Final = ("requests queued in its sandbox", GUEST_QUEUED_MAX)
 
 
 class ProcessGuest:
     """A session's guest, for one verb."""
 
-    def __init__(self, live: LiveSession, sandbox: Sandbox, epoch: int | None) -> None:
+    def __init__(
+        self, live: LiveSession, sandbox: Sandbox, waits: GuestWaits, epoch: int | None
+    ) -> None:
         self.live = live
         self.key = live.record.key
         self.generation = sandbox.generation
         self._sandbox = sandbox
+        self._waits = waits
         self._epoch = epoch
 
     async def ask(
@@ -55,12 +66,16 @@ class ProcessGuest:
     ) -> Reply:
         """One step. Raises `GuestFault` and `SandboxLost`, which `ProcessVerbs.verb` translates."""
         with self.live.use():
+            if wait_s > 0:
+                return await self._waits.ask(
+                    self._sandbox, op, args, body, wait_s=wait_s, reply_bytes_max=reply_bytes_max
+                )
             return await self._sandbox.request(
                 op,
                 {**args, "wait_s": wait_s},
                 body,
                 reply_bytes_max=reply_bytes_max,
-                timeout_s=wait_s + ANSWER_S,
+                timeout_s=ANSWER_S,
             )
 
     def check_epoch(self) -> None:
@@ -76,6 +91,7 @@ class ProcessVerbs:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._running: WeakKeyDictionary[LiveSession, int] = WeakKeyDictionary()
+        self._waits: WeakKeyDictionary[LiveSession, GuestWaits] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def verb(self, key: SessionKey, epoch: int | None = None) -> AsyncIterator[ProcessGuest]:
@@ -95,7 +111,8 @@ class ProcessVerbs:
             raise CallsExhausted("running process verbs", limits.PROCESS_VERBS_MAX)
         self._running[live] = running + 1
         try:
-            yield ProcessGuest(live, sandbox, epoch)
+            waits = self._waits.setdefault(live, GuestWaits())
+            yield ProcessGuest(live, sandbox, waits, epoch)
         except GuestFault as error:
             raise _fault(error) from error
         except SandboxLost as error:
@@ -110,6 +127,6 @@ class ProcessVerbs:
 
 def _fault(error: GuestFault) -> CallerError:
     if error.reason == "CALLS_EXHAUSTED":
-        return CallsExhausted("running processes", limits.PROCESSES_MAX)
+        return CallsExhausted(*_FULL.get(str(error.facts.get("full")), _FULL_OTHERWISE))
     reason = error.reason if error.reason in _REASONS else "IO_ERROR"
     return ProcessFault(reason, str(error))

@@ -48,6 +48,9 @@ STEP_S: Final = 20.0
 """Longest wait of one request to the guest; the next follows at once."""
 JOB_STEP_S: Final = 0.5
 """The same for a background job, of whose end the guest may not be told."""
+REST_S: Final = 0.005
+"""After an answer that came before its wait was over: a guest that always has one at once
+must not keep the daemon busy."""
 IDLE_BYTES: Final = 32 * limits.KIB
 """What a request that waits for output asks for: it holds that much of the byte budget."""
 PAGES_MAX: Final = 16
@@ -121,6 +124,7 @@ class Processes:
             until: int | None = None
             first, wait_s, bytes_max = True, 0.0, limits.CHUNK_BYTES_MAX
             while True:
+                asked = time.monotonic()
                 reply = await guest.ask(
                     "process_read",
                     {**args, "offset": offset, "bytes_max": bytes_max},
@@ -138,6 +142,8 @@ class Processes:
                     return
                 if not (follow or reply.body or facts.dropped):
                     raise SandboxLost("PROTOCOL", "an output gave nothing before its end")
+                if time.monotonic() - asked < wait_s:
+                    await asyncio.sleep(REST_S)
                 idle = offset >= facts.end
                 first, wait_s = False, STEP_S if idle else 0.0
                 bytes_max = IDLE_BYTES if idle else limits.CHUNK_BYTES_MAX
@@ -187,11 +193,15 @@ class Processes:
                 return of_record(record, lost=True)
             step_s = STEP_S if record is not None else JOB_STEP_S
             while True:
-                wait_s = min(step_s, max(0.0, end - time.monotonic()))
+                asked = time.monotonic()
+                wait_s = min(step_s, max(0.0, end - asked))
                 reply = await guest.ask("process_wait", {"process_id": process_id}, wait_s=wait_s)
                 stand = parse_facts(StandFacts if record else JobFacts, reply.facts)
-                if not stand.running or time.monotonic() >= end:
+                now = time.monotonic()
+                if not stand.running or now >= end:
                     break
+                if now - asked < wait_s:
+                    await asyncio.sleep(REST_S)
             if record is not None:
                 return await self._seen(guest, record, stand)
             assert isinstance(stand, JobFacts)
@@ -242,6 +252,7 @@ class Processes:
         lock = self._locks.setdefault((key, process_id), asyncio.Lock())
         async with lock:
             record = await self._table.find(key, process_id)
+            is_new = record is None
             if record is not None:
                 if record.digest != digest:
                     raise IdConflict("process", process_id)
@@ -256,12 +267,21 @@ class Processes:
                     process_id, digest, asked.argv, guest.generation, time.time()
                 )
                 await self._table.insert(key, record)
-            return await self._begin(guest, record, asked)
+            return await self._begin(guest, record, asked, is_new=is_new)
 
     async def _begin(
-        self, guest: ProcessGuest, record: ProcessRecord, asked: ProcessSpecification
+        self,
+        guest: ProcessGuest,
+        record: ProcessRecord,
+        asked: ProcessSpecification,
+        *,
+        is_new: bool,
     ) -> tuple[ProcessView, bool]:
-        """Asks the guest, after the row is durable. A start that it refuses leaves no row."""
+        """Asks the guest, after the row is durable. A start that it refuses leaves no row.
+
+        `is_new`: this request made the row. One of an earlier request stays whatever comes:
+        its process may run.
+        """
         key, process_id = guest.key, record.process_id
         args: dict[str, Any] = {"process_id": process_id, "cwd": asked.cwd}
         if asked.terminal is not None:
@@ -273,11 +293,14 @@ class Processes:
             guest.check_epoch()
             reply = await guest.ask("process_start", args, body)
         except (GuestFault, EpochStale):
-            await self._table.remove(key, process_id)
+            if is_new:
+                await self._table.remove(key, process_id)
             raise
         facts = parse_facts(StartedFacts, reply.facts)
         await self._table.started(key, process_id, facts.pid)
-        return await self._seen(guest, record, facts), not facts.created
+        # Of a new row the guest may say that it knows the process: it was asked again after
+        # its connection had ended.
+        return await self._seen(guest, record, facts), not (is_new or facts.created)
 
     def _start_ended(self, task: asyncio.Task[tuple[ProcessView, bool]]) -> None:
         self._starts.discard(task)

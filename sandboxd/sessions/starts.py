@@ -11,7 +11,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sandboxd import fault_points, limits
 from sandboxd.backends.base import Backend, Report, Sandbox, SandboxSpec
@@ -39,8 +39,12 @@ ENGINE_REST_S: Final = 1.0
 ADOPTING: Final = "ADOPTING"
 
 
-Reconcile = Callable[[LiveSession, Sandbox, Report], Awaitable[None]]
-"""Holds what a guest reports of calls against the ledger."""
+class Reconcile(Protocol):
+    """Holds what a guest reports of calls against the ledger; see `Calls.reconcile`."""
+
+    async def __call__(
+        self, live: LiveSession, sandbox: Sandbox, report: Report, *, adopted: bool
+    ) -> None: ...
 
 
 class Starts:
@@ -180,7 +184,7 @@ class Starts:
                     return True
                 return False
             await self._ready(live, sandbox, record.facts.phases_s)
-            await self._reconcile(live, sandbox, sandbox.report)
+            await self._look(live, sandbox, sandbox.report, adopted=True)
             _LOG.info("session adopted", session=live.session_id, generation=record.generation)
             return True
 
@@ -268,16 +272,17 @@ class Starts:
 
     def _reported(self, live: LiveSession, sandbox: Sandbox, report: Report) -> None:
         """The guest has come back to this daemon: what it says of calls is looked at."""
-
-        async def look() -> None:
-            try:
-                await self._reconcile(live, sandbox, report)
-            except Exception as error:  # noqa: BLE001 - nobody else waits for this task
-                _LOG.error("a report was not looked at", session=live.session_id, cause=error)
-
-        task = asyncio.create_task(look())
+        task = asyncio.create_task(self._look(live, sandbox, report, adopted=False))
         self._reconciling.add(task)
         task.add_done_callback(self._reconciling.discard)
+
+    async def _look(
+        self, live: LiveSession, sandbox: Sandbox, report: Report, *, adopted: bool
+    ) -> None:
+        try:
+            await self._reconcile(live, sandbox, report, adopted=adopted)
+        except Exception as error:  # noqa: BLE001 - a database that fails ends no sandbox
+            _LOG.error("a report was not looked at", session=live.session_id, cause=error)
 
 
 async def _lost(live: LiveSession, sandbox: Sandbox) -> SandboxLost:

@@ -102,15 +102,18 @@ class Sweeper:
         if record.state is State.DELETED:
             live.created.set_result(None)
             self._ends.begin(live, EndCause.DELETED)
+        elif (cause := _expiry(live, time.time())) is not None:
+            # Expired while no daemon ran. First the cause: the calls that were cut off wait
+            # for the adoption, and end by what they find then.
+            live.created.set_result(None)
+            self._ends.begin(live, cause)
+            live.settle_adoption(None)
         elif record.state is State.FAILED:
             live.created.set_result(None)
             live.settle_adoption(None)
             live.release_due = True
-        elif _expiry(live, time.time()) is None:
-            self._starts.adopt(live)
         else:
-            live.created.set_result(None)  # expired meanwhile: the first sweep ends it
-            live.settle_adoption(None)
+            self._starts.adopt(live)
         return live
 
     async def _resume_calls(self, live: LiveSession) -> None:

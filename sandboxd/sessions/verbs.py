@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from sandbox_adapter.v1 import error_pb2
 from sandboxd import limits
 from sandboxd.backends.base import Reply, Sandbox
 from sandboxd.errors import (
@@ -22,12 +21,7 @@ from sandboxd.errors import (
 from sandboxd.sessions.directory import Directory
 from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.records import SessionKey
-
-_REASONS: Final = frozenset(
-    value.name.removeprefix("REASON_")
-    for value in error_pb2.Reason.DESCRIPTOR.values
-    if value.number
-)
+from sandboxd.sessions.verb_faults import told
 
 
 class VerbChannel:
@@ -83,8 +77,9 @@ class Verbs:
         try:
             yield VerbChannel(live, sandbox, epoch)
         except GuestFault as error:
-            reason = error.reason if error.reason in _REASONS else "IO_ERROR"
-            raise VerbFault(reason, str(error)) from error
+            if error.reason == "CALLS_EXHAUSTED":
+                raise CallsExhausted("open files and requests", GUEST_FILES_MAX) from error
+            raise told(error, VerbFault) from error
         except SandboxLost as error:
             if live.end_cause is not None:
                 raise SessionDeleted(key.session_id) from error

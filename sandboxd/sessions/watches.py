@@ -27,6 +27,7 @@ from sandboxd.errors import (
     ResultExpired,
     SandboxLost,
 )
+from sandboxd.log import EventLog
 from sandboxd.sessions import outcomes, output_feed
 from sandboxd.sessions.call import Call, Step
 from sandboxd.sessions.calls import Calls
@@ -37,10 +38,7 @@ from sandboxd.sessions.output_feed import OutputFeed
 from sandboxd.sessions.records import SessionKey
 from sandboxd.tools.bash import BashTool
 
-CALL_AWAITED_S: Final = 5.0
-"""How long a call that is not known yet is waited for (contract.md 4)."""
-STREAM_S_MAX: Final = 600.0
-"""Longest life of a stream; then its reader resumes."""
+_LOG: Final = EventLog("watches")
 _PLACE_MAX: Final = 2**53
 _SEQUENCE_MAX: Final = 2**64 - 1
 
@@ -106,8 +104,8 @@ class _Watch:
         self._call_id = call_id
         self._heartbeat_s = heartbeat_s
         now = time.monotonic()
-        self._awaited_until = now + CALL_AWAITED_S
-        self._until = now + STREAM_S_MAX
+        self._awaited_until = now + limits.CALL_AWAITED_S
+        self._until = now + limits.STREAM_LIFE_S
         self._beat_at = now + heartbeat_s
         self._last = after
         """The last number that the reader has."""
@@ -123,8 +121,10 @@ class _Watch:
     async def next(self) -> Event | None:
         """The next event; None after the last one."""
         while not self._over:
-            if self._watches.ending.done() or time.monotonic() >= self._until:
-                return self._cut_loose()
+            if self._watches.ending.done():
+                return self._cut_loose("SHUTDOWN")
+            if time.monotonic() >= self._until:
+                return self._cut_loose("AGE")
             event = await self._step()
             if event is not None:
                 self._last = max(self._last, event.sequence)
@@ -194,8 +194,12 @@ class _Watch:
             return None
         if self._last == 0:
             return _started(self._begun)
-        if call.tool != BashTool.name or not self._follow():
+        if call.tool != BashTool.name:
             await self._wait(call.done)
+            return None
+        if not self._follow():
+            # Of a call that is resumed, its guest is on its way back.
+            await self._wait(*([] if call.working.done() else [call.working]), call.done)
             return None
         return await self._follow_output(call)
 
@@ -244,7 +248,7 @@ class _Watch:
         dropped = piece.start - self._place
         if dropped and self._has_read:
             # The ring went past this reader while it read: it was too slow.
-            return self._cut_loose()
+            return self._cut_loose("SLOW")
         return self._output(piece.data, dropped)
 
     # --- once it has ended -----------------------------------------------------
@@ -295,8 +299,9 @@ class _Watch:
             event.heartbeat.running.FromMicroseconds(round(running_s * 1e6))
         return event
 
-    def _cut_loose(self) -> Event:
+    def _cut_loose(self, why: str) -> Event:
         self._over = True
+        _LOG.info("a watcher must resume", session=self._live.session_id, why=why)
         return Event(resume_from=tool_pb2.CallResumeFrom(after_sequence=self._last))
 
     async def _wait(self, *futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -310,6 +311,60 @@ async def test_op_that_is_harmless_to_repeat_is_asked_again(link: GuestLink, pla
     header, _ = await again.next_request()
     assert header["op"] == "process_wait"
     again.answer(header)
+    await asked
+
+
+async def test_call_that_nobody_waits_for_is_not_started_on_the_next_connection(
+    link: GuestLink,
+) -> None:
+    guest = await connect(link)
+    asked = asyncio.create_task(
+        link.request("run", {"call_id": "c1"}, b"echo", reply_bytes_max=9, timeout_s=10.0)
+    )
+    await guest.next_request()
+    asked.cancel()
+    await asyncio.wait({asked})
+    await guest.close()
+    await disconnected(link)
+    again = await connect(link)
+    pinged = ask(link)
+    header, _ = await again.next_request()
+    assert header["op"] == "ping"
+    again.answer(header)
+    await pinged
+    await again.close()
+
+
+async def test_signal_is_never_sent_twice(link: GuestLink, play: Play) -> None:
+    guest = await play(link)
+    asked = ask(link, "process_signal")
+    await guest.next_request()
+    await guest.close()
+    with pytest.raises(SandboxLost):
+        await asked
+
+
+async def test_answer_that_came_while_the_daemon_stood_still_is_in_time(
+    link: GuestLink, play: Play
+) -> None:
+    guest = await play(link)
+    asked = ask(link, timeout_s=0.2)
+    header, _ = await guest.next_request()
+    guest.answer(header, text="in time")
+    # As a stop of the process does, or of its machine: clocks are looked at before sockets.
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop has to stand still
+    assert (await asked).facts == {"text": "in time"}
+
+
+async def test_what_waits_to_be_named_as_recorded_is_bounded(link: GuestLink, play: Play) -> None:
+    guest = await play(link)
+    for _ in range(3):
+        for number in range(5_000):
+            link.recorded(f"c{number}")
+    asked = ask(link)
+    header, _ = await guest.next_request()
+    assert header["recorded"] == [f"c{number}" for number in range(904, 968)]
+    guest.answer(header)
     await asked
 
 

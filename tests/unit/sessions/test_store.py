@@ -186,10 +186,14 @@ async def test_s16_ledger_id_is_renewed_for_a_guest_that_has_seen_more(tmp_path:
     ledger = Ledger(store, result_bytes_max=1_000, rows_max=100)
     await ledger.reserve(_call("c1", is_read=True))
     before = store.ledger_id
-    await ledger.compare(KEY, 1)
-    assert store.ledger_id == before
-    await ledger.compare(KEY, 2)
+    assert await ledger.sequence(KEY) == 1
+    await ledger.set_back(KEY, 7)
     assert store.ledger_id != before
+    # The next daemon does not find it set back once more.
+    assert await ledger.sequence(KEY) == 7
+    assert await ledger.reserve(_call("c2", is_read=True)) == 8
+    await ledger.set_back(KEY, 2**62)
+    assert await ledger.reserve(_call("c3", is_read=True)) == 2**53 + 1
     renewed = store.ledger_id
     await store.close()
     store = Store(tmp_path)

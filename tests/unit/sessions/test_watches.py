@@ -16,7 +16,6 @@ from sandbox_adapter.v1 import session_pb2, tool_pb2
 from sandboxd import limits
 from sandboxd.backends.base import Reply
 from sandboxd.backends.fake import FakeBackend
-from sandboxd.sessions import watches
 from sandboxd.tools.bash import BashTool
 from tests.unit.sessions.scripted_command import Command
 from tests.unit.worker import Worker, error_info, reason_of, retry_s, until
@@ -244,7 +243,7 @@ async def test_call_that_comes_later_is_waited_for(watched: Watched) -> None:
 async def test_call_that_never_comes_is_unknown(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "CALL_AWAITED_S", 0.2)
+    monkeypatch.setattr(limits, "CALL_AWAITED_S", 0.2)
     error = await failure_of(watched.watch(0, "never"))
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert reason_of(error) == "CALL_UNKNOWN"
@@ -272,7 +271,7 @@ async def test_queued_call_has_heartbeats_and_then_starts(watched: Watched) -> N
 async def test_call_that_was_refused_is_not_known(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "CALL_AWAITED_S", 0.2)
+    monkeypatch.setattr(limits, "CALL_AWAITED_S", 0.2)
     await watched.worker.sessions.UpdateSession(
         session_pb2.UpdateSessionRequest(session_id="s1", epoch=5)
     )
@@ -341,7 +340,7 @@ async def test_streams_end_with_a_place_to_resume_from_at_a_shutdown(watched: Wa
 async def test_old_streams_end_with_a_place_to_resume_from(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "STREAM_S_MAX", 0.2)
+    monkeypatch.setattr(limits, "STREAM_LIFE_S", 0.2)
     running = watched.run()
     assert [name for name, _ in told(await watched.all())] == ["started", "resume_from"]
     watched.command.end()
