@@ -99,7 +99,7 @@ images: setup engine ## build the toolbox and the base image; nothing to do, not
 conformance: setup images ## the kit against every kind of sandbox, as a table
 	@$(BIN)/python tests/conformance/run.py
 
-test-load: setup images ## ten thousand calls, files of gigabytes, a tree of 50,000 files, in containers
+test-load: setup images ## a hundred thousand calls, 300 sessions, a file of 5 GB, a tree of 50,000 files, in containers
 	@$(BIN)/python tests/load/run.py
 
 test-faults: setup images ## kills and stalls at every named step, a thousand and more, on an engine of its own

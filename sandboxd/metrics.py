@@ -74,6 +74,12 @@ class Metrics:
             "Calls answered with the result of an earlier request.",
             registry=registry,
         )
+        self._resumed = Counter(
+            "sandboxd_calls_resumed",
+            "Calls that an earlier daemon left running, by what came of them.",
+            ["ending"],
+            registry=registry,
+        )
         self._queue_seconds = Histogram(
             "sandboxd_call_queue_seconds",
             "Time that a call waited for its turn.",
@@ -137,6 +143,12 @@ class Metrics:
             buckets=_CALL_BUCKETS_S,
             registry=registry,
         )
+        self._streams_open = Gauge(
+            "sandboxd_rpc_streams_open",
+            "Streams that are open, those that wait for their client included.",
+            ["method"],
+            registry=registry,
+        )
         self._sweep_failures = Counter(
             "sandboxd_sweep_failures",
             "Steps of the sweeper that failed and will be repeated.",
@@ -158,6 +170,9 @@ class Metrics:
             self._call_errors.labels(tool).inc()
         if truncated:
             self._truncations.labels(tool).inc()
+
+    def call_resumed(self, ending: str) -> None:
+        self._resumed.labels(ending).inc()
 
     def call_replayed(self) -> None:
         self._replays.inc()
@@ -198,6 +213,13 @@ class Metrics:
 
     def rpc_ended(self, method: str, code: str, seconds: float) -> None:
         self._rpc_seconds.labels(method, code).observe(seconds)
+
+    def stream_opened(self, method: str) -> None:
+        """Pair with `stream_ended`."""
+        self._streams_open.labels(method).inc()
+
+    def stream_ended(self, method: str) -> None:
+        self._streams_open.labels(method).dec()
 
     def sweep_failure(self, step: str) -> None:
         self._sweep_failures.labels(step).inc()

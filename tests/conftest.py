@@ -1,7 +1,8 @@
 """Options and rules for the whole suite.
 
 Tests marked `docker` need a container engine. Without one they are skipped on a developer's
-machine and fail where the engine is promised: with `--require-engine` or with CI=true.
+machine and fail where the engine is promised: with `--require-engine` or with CI=true. Those
+that need something else of the machine say so with the marks of `machine.py`.
 """
 
 import functools
@@ -46,7 +47,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "machine(has, what): needs something of the machine, which CI promises; see machine.py",
+    )
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("machine"):
+        has, what = mark.args
+        if not has and os.environ.get("CI") == "true":
+            pytest.fail(f"needs {what}", pytrace=False)
+        if not has:
+            pytest.skip(f"NOT TESTED HERE: needs {what}")
     if item.get_closest_marker("docker") is None or not (fault := engine_fault()):
         return
     if item.config.getoption("--require-engine") or os.environ.get("CI") == "true":

@@ -21,6 +21,8 @@ WAIT_S_MAX: Final = 60.0
 """Longest wait of one WaitProcess."""
 INPUT_REST_S: Final = 0.05
 """Between two writes to a process that takes nothing."""
+REOPEN_REST_S: Final = 0.05
+"""Before a stream is opened again that ended without anything new."""
 _HARMLESS: Final = (signal.SIGKILL, signal.SIGTERM)
 
 STDOUT: Final = process_pb2.OUTPUT_STREAM_STDOUT
@@ -83,8 +85,10 @@ class ProcessClient:
     ) -> AsyncGenerator[process_pb2.ReadOutputResponse, None]:
         """One output from an offset, until it is closed, or only what is there now.
 
-        A stream that breaks is opened again where it stopped, so that every byte comes
-        once, or is told as dropped. Messages without news are left out.
+        A stream that breaks, or whose life is over, is opened again where it stopped, so
+        that every byte comes once, or is told as dropped. Messages without news are left
+        out. Raises `TimeoutError`, or the stream's own `DeadlineExceeded`, where the output
+        is not closed in time.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -98,13 +102,22 @@ class ProcessClient:
             call, messages, message = await self._connection.repeat_open(
                 self.stub.ReadOutput, request, deadline - time.monotonic()
             )
+            begun = offset
             try:
                 while message is not None:
                     offset = message.offset + len(message.data)
                     if message.data or message.bytes_dropped or message.closed:
                         yield message
+                    if message.closed:
+                        return
                     message = await anext(messages, None)
-                return
+                if not follow:
+                    return
+                if time.monotonic() + REOPEN_REST_S >= deadline:
+                    raise TimeoutError(f"the output was not closed within {timeout_s:g} s")
+                if offset == begun:
+                    # One that ends streams as fast as they come is not asked in a circle.
+                    await asyncio.sleep(REOPEN_REST_S)
             except grpc.aio.AioRpcError as rpc_error:
                 error = errors.from_rpc(rpc_error)
                 if not isinstance(error, errors.Unavailable):

@@ -29,6 +29,8 @@ SHORT_CALLS_MAX: Final = 16
 LONG_CALLS_MAX: Final = 4
 STUCK_REPEAT_S: Final = 60.0
 """How often the log names a call that is still stuck."""
+NAMED_MAX: Final = 8
+"""Calls that the log names where all are stuck: the oldest."""
 PROBE_REST_S: Final = 1.0
 """Between two questions whether an engine that was away is back."""
 PROBE: Final = "ping"
@@ -77,6 +79,9 @@ class CallInFlight:
     """Since it began."""
     overdue: bool
     """Over its deadline: nobody waits for it any more."""
+
+    def __str__(self) -> str:
+        return f"{self.call} {self.target}".rstrip() + f" for {self.seconds:.0f} s"
 
 
 class EngineCalls:
@@ -224,7 +229,12 @@ class EngineCalls:
                 self._count_stuck()
                 self._name_stuck(flight)
             elif not started:
-                _log.error("all engine calls are stuck", call=flight.call, seconds=deadline_s)
+                _log.error(
+                    "all engine calls are stuck",
+                    call=flight.call,
+                    seconds=deadline_s,
+                    oldest=", ".join(map(str, self.in_flight()[:NAMED_MAX])),
+                )
             what = f"`{flight.call}` of `{flight.target}`" if flight.target else f"`{flight.call}`"
             raise EngineDown(f"{what} did not end within {deadline_s:g} s") from None
 

@@ -135,6 +135,7 @@ class Boundary(aio.ServerInterceptor):
             began, code = time.monotonic(), "CANCELLED"
             TRACE.set(_trace_id(context))
             responses = None
+            self._metrics.stream_opened(name)
             try:
                 responses = inner(_readable(request), context)
                 async for response in responses:
@@ -148,6 +149,7 @@ class Boundary(aio.ServerInterceptor):
                 # Now, not when it is collected: it holds a handle in the guest.
                 if responses is not None:
                     await responses.aclose()
+                self._metrics.stream_ended(name)
                 self._metrics.rpc_ended(name, code, time.monotonic() - began)
 
         return stream

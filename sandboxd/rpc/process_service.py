@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from sandbox_adapter.v1 import process_pb2, process_pb2_grpc
 from sandboxd import limits
-from sandboxd.errors import InvalidEnvelope
+from sandboxd.errors import Draining, InvalidEnvelope
 from sandboxd.rpc import envelope
 from sandboxd.rpc.errors import Context
 from sandboxd.rpc.file_facts import clean
 from sandboxd.sessions.outcomes import timestamp
 from sandboxd.sessions.process_view import ProcessView
-from sandboxd.sessions.processes import Processes, ProcessSpecification
+from sandboxd.sessions.processes import Piece, Processes, ProcessSpecification
 from sandboxd.sessions.specification import check_env
 
 _STREAMS: Final = {
@@ -26,7 +28,6 @@ _STATES: Final = {
     "ENDED": process_pb2.PROCESS_STATE_ENDED,
     "LOST": process_pb2.PROCESS_STATE_LOST,
 }
-_OFFSET_MAX: Final = 2**53
 _SIGNAL_MAX: Final = 64
 
 
@@ -35,6 +36,13 @@ class ProcessService(process_pb2_grpc.ProcessServiceServicer):
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
+        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolves when every reader that follows must come again, to the next daemon."""
+
+    def end(self) -> None:
+        """Ends the streams that follow an output: they would outlast every grace."""
+        if not self._ending.done():
+            self._ending.set_result(None)
 
     async def StartProcess(
         self, request: process_pb2.StartProcessRequest, context: Context
@@ -56,7 +64,11 @@ class ProcessService(process_pb2_grpc.ProcessServiceServicer):
         if stream is None:
             raise InvalidEnvelope("stream", "must be a value of OutputStream")
         offset = _offset(request.offset)
+        if request.follow and self._ending.done():
+            raise Draining
         pieces = self._processes.read(key, process_id, stream, offset, follow=request.follow)
+        if request.follow:
+            pieces = _for_its_life(pieces, self._ending)
         async with aclosing(pieces):
             async for piece in pieces:
                 yield process_pb2.ReadOutputResponse(
@@ -123,6 +135,32 @@ class ProcessService(process_pb2_grpc.ProcessServiceServicer):
         return process_pb2.ResizeTerminalResponse()
 
 
+async def _for_its_life(
+    pieces: AsyncGenerator[Piece, None], ending: asyncio.Future[None]
+) -> AsyncGenerator[Piece, None]:
+    """The pieces until there are no more, until STREAM_LIFE_S are over, or until `ending`.
+
+    The wait for the next piece is cut off, and what it may have fetched is dropped: the reader
+    has not seen it and asks for it again, by its offset.
+    """
+    until = time.monotonic() + limits.STREAM_LIFE_S
+    async with aclosing(pieces):
+        while not ending.done() and (left_s := until - time.monotonic()) > 0:
+            step: asyncio.Future[Piece | None] = asyncio.ensure_future(anext(pieces, None))
+            either: set[asyncio.Future[Any]] = {step, ending}
+            try:
+                await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Before the generator is closed it must have let go of its step.
+                if not step.done():
+                    step.cancel()
+                    await asyncio.wait({step})
+            piece = None if step.cancelled() else step.result()
+            if piece is None:
+                return
+            yield piece
+
+
 def _specification(request: process_pb2.StartProcessRequest) -> ProcessSpecification:
     if not request.argv or not request.argv[0]:
         raise InvalidEnvelope("argv", "must name a program")
@@ -157,8 +195,8 @@ def _size(size: process_pb2.TerminalSize) -> tuple[int, int]:
 
 
 def _offset(value: int) -> int:
-    if value > _OFFSET_MAX:
-        raise InvalidEnvelope("offset", f"must be at most {_OFFSET_MAX}")
+    if value > limits.OFFSET_MAX:
+        raise InvalidEnvelope("offset", f"must be at most {limits.OFFSET_MAX}")
     return value
 
 

@@ -62,6 +62,7 @@ class Server:
     def __init__(self, services: Services, metrics: Metrics) -> None:
         self._server = aio.server(interceptors=(Boundary(metrics),), options=_OPTIONS)
         self._health = health.aio.HealthServicer()
+        self._process = services.process
         self._socket: os.PathLike[str] | None = None
         server: Any = self._server
         adapter_pb2_grpc.add_AdapterServiceServicer_to_server(services.adapter, server)
@@ -110,9 +111,10 @@ class Server:
         return Address(None, address.host, port).text
 
     async def announce_end(self) -> None:
-        """Health says NOT_SERVING from here on, and never anything else."""
+        """Health says NOT_SERVING from here on, and nothing that has no end goes on."""
         await self._announce(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._health.enter_graceful_shutdown()
+        self._process.end()
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more RPCs, gives running ones `grace_s`, closes the socket."""

@@ -108,7 +108,11 @@ class Execution:
             work = _worded(tool, memo["words"], channel, attach, named, met)
             ended = await self._work(live, call, work)
             began = min(time.monotonic(), began + channel.ended_ago_s)
-        return await self._conclude(live, call, sandbox, reservation, ended, began)
+        outcome = await self._conclude(live, call, sandbox, reservation, ended, began)
+        ending = _ending_name(outcome.result)
+        self._metrics.call_resumed(ending)
+        _LOG.info("call resumed", tool=call.tool, session=live.session_id, ending=ending)
+        return outcome
 
     async def cancel_unstarted(self, live: LiveSession, call: Call) -> Outcome:
         """Records a call that was cancelled in the queue, so that its id runs nothing later."""
@@ -254,7 +258,7 @@ class Execution:
     ) -> None:
         outcomes.stamp(result, reservation.generation, reservation.started_at, duration_s)
         told = _tell_restart(live, reservation, result)
-        ending = tool_pb2.Ending.Name(result.ending).removeprefix("ENDING_")
+        ending = _ending_name(result)
         self._metrics.call_ended(
             reservation.tool,
             ending,
@@ -291,6 +295,10 @@ class _Ended:
 
     result: tool_pb2.ToolResult
     fault: BaseException | None = None
+
+
+def _ending_name(result: tool_pb2.ToolResult) -> str:
+    return tool_pb2.Ending.Name(result.ending).removeprefix("ENDING_")
 
 
 def _asked(tool: Tool, raw: Mapping[str, Any]) -> Ask | tool_pb2.ToolResult:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from sandbox_adapter.v1 import error_pb2
 from sandboxd import limits
 from sandboxd.backends.base import Reply, Sandbox
 from sandboxd.errors import (
-    CallerError,
     CallsExhausted,
     Draining,
     EpochStale,
     GuestFault,
     ProcessFault,
+    SandboxdError,
     SandboxLost,
     SessionDeleted,
     VerbSandboxLost,
@@ -25,15 +24,11 @@ from sandboxd.sessions.directory import Directory
 from sandboxd.sessions.guest_waits import ANSWER_S, GuestWaits
 from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.records import SessionKey
+from sandboxd.sessions.verb_faults import told
 
 GUEST_WAITS_MAX: Final = 512
 GUEST_QUEUED_MAX: Final = 512
 """Bounds of the guest, which alone keeps them: `polls.PENDING_MAX`, `lanes.QUEUED_MAX`."""
-_REASONS: Final = frozenset(
-    value.name.removeprefix("REASON_")
-    for value in error_pb2.Reason.DESCRIPTOR.values
-    if value.number
-)
 _FULL: Final = {
     "processes": ("running processes", limits.PROCESSES_MAX),
     "waits": ("requests that wait in its sandbox", GUEST_WAITS_MAX),
@@ -63,9 +58,13 @@ class ProcessGuest:
         *,
         wait_s: float = 0.0,
         reply_bytes_max: int = limits.KIB,
+        is_use: bool = True,
     ) -> Reply:
-        """One step. Raises `GuestFault` and `SandboxLost`, which `ProcessVerbs.verb` translates."""
-        with self.live.use():
+        """One step. Raises `GuestFault` and `SandboxLost`, which `ProcessVerbs.verb` translates.
+
+        `is_use`: it counts as use of the session, and idle expiry waits for its end.
+        """
+        with self.live.use() if is_use else nullcontext():
             if wait_s > 0:
                 return await self._waits.ask(
                     self._sandbox, op, args, body, wait_s=wait_s, reply_bytes_max=reply_bytes_max
@@ -125,8 +124,7 @@ class ProcessVerbs:
             self._running[live] -= 1
 
 
-def _fault(error: GuestFault) -> CallerError:
+def _fault(error: GuestFault) -> SandboxdError:
     if error.reason == "CALLS_EXHAUSTED":
         return CallsExhausted(*_FULL.get(str(error.facts.get("full")), _FULL_OTHERWISE))
-    reason = error.reason if error.reason in _REASONS else "IO_ERROR"
-    return ProcessFault(reason, str(error))
+    return told(error, ProcessFault)

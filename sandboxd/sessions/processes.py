@@ -130,11 +130,15 @@ class Processes:
                     {**args, "offset": offset, "bytes_max": bytes_max},
                     wait_s=wait_s,
                     reply_bytes_max=bytes_max,
+                    # Who follows may do so for ever: only what comes is use.
+                    is_use=not follow,
                 )
                 facts = parse_facts(OutputFacts, reply.facts)
                 if facts.offset != offset + facts.dropped:
                     raise SandboxLost("PROTOCOL", "an output goes on at another offset")
                 until = facts.end if until is None else until
+                if reply.body:
+                    guest.live.touch()
                 if first or reply.body or facts.dropped or facts.closed:
                     yield Piece(facts.offset, reply.body, facts.dropped, facts.closed)
                 offset = facts.offset + len(reply.body)

@@ -119,7 +119,7 @@ class Sweeper:
     async def _resume_calls(self, live: LiveSession) -> None:
         reserved = await self._ledger.reserved(live.record.key)
         if reserved:
-            _LOG.info("calls were cut off", session=live.session_id, calls=len(reserved))
+            _LOG.info("earlier calls go on", session=live.session_id, calls=len(reserved))
             self._calls.resume(live, reserved)
 
     async def _step(self, name: str, action: Callable[[], Awaitable[None]]) -> None:

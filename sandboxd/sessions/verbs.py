@@ -23,6 +23,9 @@ from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.records import SessionKey
 from sandboxd.sessions.verb_faults import told
 
+GUEST_FILES_MAX: Final = 64
+"""Files and listings that a guest holds open; it alone keeps the bound."""
+
 
 class VerbChannel:
     """A session's guest, for the steps of one verb."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sandbox_adapter.conformance.catalogue import all_rules
 from sandboxd.config import GVISOR_PIDS_MIN
 from tests.conformance.kit import KitRun, Unjudged, run_kit
 from tests.images.recipes import image
@@ -28,6 +29,9 @@ class Kind:
     """Name of the daemon's state folder. Working directories of `local` are below it."""
     unjudged: tuple[Unjudged, ...] = ()
     """What the kit may leave unjudged on this kind."""
+    areas: tuple[str, ...] = ()
+    """Areas of rules that can come out otherwise on this kind than on the default one. Empty:
+    all. The tests judge these alone, to be done in time; `make conformance` judges everything."""
 
     def config(self) -> str:
         """A daemon's settings. Builds the image where it has to; skips where it cannot be."""
@@ -39,14 +43,21 @@ class Kind:
             lines.append(f'runtime = "{gvisor.require()}"\npids = {GVISOR_PIDS_MIN}')
         return "\n".join(lines) + "\n"
 
-    def judge(self, folder: Path, config: str) -> KitRun:
+    def judge(self, folder: Path, config: str, areas: tuple[str, ...] = ()) -> KitRun:
         """The kit's run against a daemon of its own, which keeps its state in the folder."""
+        selected = [word for area in areas for word in ("--select", f"{area}.*")]
         daemon = DaemonProcess(self.backend, folder / self.state, config=config).start()
         try:
-            return run_kit(daemon.address, folder)
+            return run_kit(daemon.address, folder, *selected)
         finally:
             daemon.end_for_good()
 
+
+_SEARCHED: Final = ("grep", "glob", "calls")
+_INSIDE: Final = tuple(
+    sorted({rule.area for rule in all_rules()} - {"adapter", "inputs", "sessions", "ledger"})
+)
+"""What is not decided before a sandbox is asked."""
 
 _ROOT: Final = 'user = "0:0"\nallow_root = true'
 _GREP: Final = 'search = "grep"'
@@ -80,8 +91,15 @@ KINDS: Final = (
         "the default image, as root",
         settings=_ROOT,
         unjudged=(*_ONE, _PERMISSIONS, _CHOWN),
+        areas=_INSIDE,
     ),
-    Kind("busybox", "a static BusyBox and nothing else", test_image="busybox", unjudged=_FEW),
+    Kind(
+        "busybox",
+        "a static BusyBox and nothing else",
+        test_image="busybox",
+        unjudged=_FEW,
+        areas=_INSIDE,
+    ),
     Kind(
         "musl",
         "a shell linked against musl",
@@ -91,12 +109,14 @@ KINDS: Final = (
             Unjudged("a fixture could not be made: .*exited with code 127.*", 10),
             *(each for each in _FEW if each is not _COMMANDS),
         ),
+        areas=_INSIDE,
     ),
     Kind(
         "shellless",
         "one static program, no shell",
         test_image="shellless",
         unjudged=(*_NOT_ROOT, Unjudged("the sandbox has no shell", 330)),
+        areas=_INSIDE,
     ),
     Kind(
         "gvisor",
@@ -113,14 +133,22 @@ KINDS: Final = (
             Unjudged("the sandbox's kernel gives a process no controlling terminal", 1),
             Unjudged("the sandbox's terminals know no end-of-file character", 1),
         ),
+        areas=_INSIDE,
     ),
-    Kind("grep", "the default image, searched by GNU grep", settings=_GREP, unjudged=_NOT_ROOT),
+    Kind(
+        "grep",
+        "the default image, searched by GNU grep",
+        settings=_GREP,
+        unjudged=_NOT_ROOT,
+        areas=_SEARCHED,
+    ),
     Kind(
         "busybox-grep",
         "BusyBox, searched by its grep",
         settings=_GREP,
         test_image="busybox",
         unjudged=_FEW,
+        areas=_SEARCHED,
     ),
     Kind(
         "local",

@@ -21,6 +21,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(960)]
     ],
 )
 def test_kit_passes_on(kind: Kind, tmp_path: Path) -> None:
-    run = kind.judge(tmp_path, kind.config())
+    run = kind.judge(tmp_path, kind.config(), kind.areas)
     assert run.code == 0, run.said
     assert run.unforeseen(kind.unjudged) == [], run.said

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.fault_points import POINTS
+from tests import machine
 from tests.faults.engine_view import IMAGE
 from tests.faults.kinds import Fault, Kind, applicable
 from tests.faults.own_engine import OwnEngine
@@ -23,10 +23,7 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("dockerd") is None,
-        reason="starts an engine of its own, which only root can",
-    ),
+    machine.OWN_ENGINE,
 ]
 WORKERS = 3
 FAULTS = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import signal
 import subprocess
 import tarfile
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import machine
 from tests.faults.own_engine import OwnEngine, is_gone
 from tests.integration.daemon_process import docker
 
@@ -20,10 +20,7 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("dockerd") is None,
-        reason="starts an engine of its own, which only root can",
-    ),
+    machine.OWN_ENGINE,
 ]
 
 TOOLBOX = "sandboxd/toolbox:dev"

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from sandbox_adapter.client import AdapterClient
 from sandbox_adapter.errors import AdapterError
 from sandbox_adapter.v1 import session_pb2, tool_pb2
+from tests import machine
 from tests.faults.own_engine import OwnEngine
 from tests.integration.daemon_process import DaemonProcess, containers_of, docker, until
 
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(os.geteuid() != 0, reason="an engine of its own needs root"),
+    machine.OWN_ENGINE,
 ]
 LINE = "[The sandbox was restarted: files in the workspace are kept, running processes are gone.]\n"
 LONG = "echo begun; sleep 100"

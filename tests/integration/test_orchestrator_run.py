@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sandbox_adapter.client import AdapterClient
-from tests.integration.daemon_process import DaemonProcess, wait_for
+from tests.integration.daemon_process import DaemonProcess, containers_of, docker, wait_for
 
 RUN_S_MAX = 50.0
 
@@ -170,13 +170,17 @@ def test_interrupt_ends_the_call_and_the_session(daemon: DaemonProcess, place: P
 
 
 @pytest.mark.docker
-def test_call_cut_off_by_the_daemons_death_is_called_unknown(place: Place, state_dir: Path) -> None:
+@pytest.mark.parametrize("container_too", [False, True])
+def test_call_goes_on_over_the_daemons_death_and_is_unknown_only_where_its_container_died_too(
+    place: Place, state_dir: Path, container_too: bool
+) -> None:
+    told = "not known" if container_too else "exited with code 3"
     socket = f"unix:{place.folder / 'd'}"
     daemon = DaemonProcess("docker", state_dir, "--listen", socket).start()
     try:
         turns = [
-            {"calls": [call("bash", command="echo once >> effects; sleep 20")]},
-            {"when": {"absent": ["exited with code"]}, "calls": [call("read", path="effects")]},
+            {"calls": [call("bash", command="echo once >> effects; sleep 4; exit 3")]},
+            {"when": {"results": [told]}, "calls": [call("read", path="effects")]},
             {"when": {"results": ["^once$"], "absent": ["once\nonce"]}, "text": "Done."},
         ]
         with place.scripted_model(turns) as base_url:
@@ -186,10 +190,13 @@ def test_call_cut_off_by_the_daemons_death_is_called_unknown(place: Place, state
             effects = "s/*/store/workspace/effects"
             wait_for(lambda: list(state_dir.glob(effects)), 30, "the call's effect")
             daemon.kill()
+            if container_too:
+                docker("kill", *containers_of(state_dir))
             daemon.start()
             assert process.wait(RUN_S_MAX) == 0, output.read_text()
-        # Run once, and its end not seen: the log and the person are told that much.
-        assert "unknown" in output.read_text()
+        # Run once in any case; where its end was not seen, the person is told that much.
+        said = output.read_text()
+        assert ("unknown" in said) is container_too
         assert (place.workspace / "effects").read_text() == "once\n"
     finally:
         daemon.end_for_good()

@@ -70,6 +70,32 @@ async def test_five_mebibytes_go_through_cat_whole(session: OpenSession) -> None
     assert (await processes.wait(sid, pid)).exit_code == 0
 
 
+async def test_many_callers_that_leave_are_no_burden_for_those_that_stay(
+    session: OpenSession,
+) -> None:
+    """Seen: what they had waited for stayed in the guest, which then refused everybody."""
+    client, sid = session.client, session.id
+    pid = (await client.processes.start(sid, ["cat"])).process.process_id
+    stays = asyncio.create_task(client.processes.wait(sid, pid, wait_s=60))
+    for _ in range(20):
+        leaving = [
+            asyncio.create_task(work)
+            for _ in range(25)
+            for work in (client.processes.wait(sid, pid, wait_s=60), output(client, sid, pid))
+        ]
+        # So long that most of them are in the guest, and that no two rounds are alike.
+        done, _ = await asyncio.wait(leaving, timeout=0.05)
+        assert not done, [task.exception() for task in done]
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+    result = await session.bash("echo before; sleep 0.3; echo after")
+    assert result.text == "before\nafter\n"
+    await client.processes.write(sid, pid, b"end", offset=0, close=True)
+    assert await output(client, sid, pid) == b"end"
+    assert (await stays).exit_code == 0
+
+
 async def test_a_hundred_megabytes_pass_a_reader_that_stands_still(session: OpenSession) -> None:
     """sandbox-cases 10: a slow reader never slows the process, and learns what it missed."""
     processes, sid = session.client.processes, session.id

@@ -15,6 +15,7 @@ import pytest
 
 from sandbox_adapter.client import AdapterClient
 from sandbox_adapter.v1 import session_pb2
+from tests import machine
 from tests.integration.daemon_process import DaemonProcess, containers_of, docker, until, wait_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
@@ -153,7 +154,7 @@ def _start_times(daemon: DaemonProcess) -> dict[str, str]:
     return {id_: docker("inspect", "--format", "{{.State.StartedAt}}", id_) for id_ in ids}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts and loop devices need root")
+@machine.LOOPS
 def test_everything_that_no_session_owns_goes_and_what_others_own_stays(
     daemons: tuple[DaemonProcess, DaemonProcess],
 ) -> None:

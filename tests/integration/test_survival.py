@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ def daemon(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[DaemonPr
         started.end_for_good()
 
 
+async def is_up(client: AdapterClient) -> bool:
+    """Whether the command under test has made the file that says that it runs."""
+    shown = await client.call_tool("s", "glob", {"pattern": "up"})
+    return "up" in shown.result.text.split()
+
+
 async def begun(daemon: DaemonProcess, call_id: str, command: str) -> None:
     """Starts a call and returns once its command runs; its caller goes with the daemon."""
     async with AdapterClient(daemon.address) as client:
@@ -37,12 +44,7 @@ async def begun(daemon: DaemonProcess, call_id: str, command: str) -> None:
         call = asyncio.create_task(
             client.call_tool("s", "bash", {"command": f"touch up; {command}"}, call_id=call_id)
         )
-
-        async def is_up() -> bool:
-            shown = await client.call_tool("s", "glob", {"pattern": "up"})
-            return "up" in shown.result.text.split()
-
-        await until(is_up, 20)
+        await until(partial(is_up, client), 20)
         daemon.kill()
         call.cancel()
         await asyncio.wait({call})
@@ -109,12 +111,7 @@ async def test_timeout_counts_while_no_daemon_runs(daemon: DaemonProcess) -> Non
         await client.create_session(session_id="s")
         arguments = {"command": "echo begun; touch up; sleep 300", "timeout": 1}
         call = asyncio.create_task(client.call_tool("s", "bash", arguments, call_id="c1"))
-
-        async def is_up() -> bool:
-            shown = await client.call_tool("s", "glob", {"pattern": "up"})
-            return "up" in shown.result.text.split()
-
-        await until(is_up, 20)
+        await until(partial(is_up, client), 20)
         daemon.kill()
         call.cancel()
         await asyncio.wait({call})

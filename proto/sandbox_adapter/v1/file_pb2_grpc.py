@@ -58,7 +58,8 @@ class FileServiceStub:
     SESSION_FAILED): use another session.
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
-    * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
+    * UNAVAILABLE (DRAINING, ENGINE_DOWN, SESSION_NOT_READY), RESOURCE_EXHAUSTED
+    (CALLS_EXHAUSTED): nothing was done. Retry after RetryInfo.
     * ABORTED (SANDBOX_LOST), INTERNAL (INTERNAL_ERROR): a write may or may not
     have happened.
 
@@ -141,7 +142,8 @@ class FileServiceServicer:
     SESSION_FAILED): use another session.
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
-    * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
+    * UNAVAILABLE (DRAINING, ENGINE_DOWN, SESSION_NOT_READY), RESOURCE_EXHAUSTED
+    (CALLS_EXHAUSTED): nothing was done. Retry after RetryInfo.
     * ABORTED (SANDBOX_LOST), INTERNAL (INTERNAL_ERROR): a write may or may not
     have happened.
 
@@ -323,7 +325,8 @@ class FileService:
     SESSION_FAILED): use another session.
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
-    * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
+    * UNAVAILABLE (DRAINING, ENGINE_DOWN, SESSION_NOT_READY), RESOURCE_EXHAUSTED
+    (CALLS_EXHAUSTED): nothing was done. Retry after RetryInfo.
     * ABORTED (SANDBOX_LOST), INTERNAL (INTERNAL_ERROR): a write may or may not
     have happened.
 

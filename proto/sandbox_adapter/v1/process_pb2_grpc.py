@@ -47,9 +47,11 @@ class ProcessServiceStub:
     * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
-    * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
-    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, are remembered,
-    or are waited for, as may be. Retry after RetryInfo.
+    * UNAVAILABLE (DRAINING, ENGINE_DOWN, SESSION_NOT_READY): retry after RetryInfo.
+    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, or as many verbs
+    of the session, as may be. Retry after RetryInfo. Where as many are remembered
+    as may be (`Limits.processes_recorded_max`) waiting never helps, whatever
+    RetryInfo says: they go with the session, so use another one.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
     * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
     happened.
@@ -122,9 +124,11 @@ class ProcessServiceServicer:
     * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
-    * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
-    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, are remembered,
-    or are waited for, as may be. Retry after RetryInfo.
+    * UNAVAILABLE (DRAINING, ENGINE_DOWN, SESSION_NOT_READY): retry after RetryInfo.
+    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, or as many verbs
+    of the session, as may be. Retry after RetryInfo. Where as many are remembered
+    as may be (`Limits.processes_recorded_max`) waiting never helps, whatever
+    RetryInfo says: they go with the session, so use another one.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
     * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
     happened.
@@ -154,6 +158,11 @@ class ProcessServiceServicer:
     def ReadOutput(self, request, context):
         """ReadOutput streams one output of a process from an offset, until the
         process has closed it, or, without `follow`, until what is there was sent.
+
+        A stream with `follow` may also end before that: after `Limits.stream_life` and
+        when the adapter shuts down. It then ends with the status OK and without
+        `closed`; open it again at the offset behind the last byte seen, and nothing is
+        lost or doubled. Following is no use of the session; output that comes is.
 
         Safe to repeat from any offset. Output that is no longer kept is announced
         with its size. A slow reader never slows the process; what it misses is
@@ -290,9 +299,11 @@ class ProcessService:
     * UNAUTHENTICATED (UNAUTHENTICATED): get valid credentials.
     * ABORTED (EPOCH_STALE), where the request carries an epoch: a newer owner has
     the session. Nothing changed. Stop.
-    * UNAVAILABLE (DRAINING, SESSION_NOT_READY): retry after RetryInfo.
-    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, are remembered,
-    or are waited for, as may be. Retry after RetryInfo.
+    * UNAVAILABLE (DRAINING, ENGINE_DOWN, SESSION_NOT_READY): retry after RetryInfo.
+    * RESOURCE_EXHAUSTED (CALLS_EXHAUSTED): as many processes run, or as many verbs
+    of the session, as may be. Retry after RetryInfo. Where as many are remembered
+    as may be (`Limits.processes_recorded_max`) waiting never helps, whatever
+    RetryInfo says: they go with the session, so use another one.
     * ABORTED (SANDBOX_LOST): the sandbox ended meanwhile.
     * INTERNAL (INTERNAL_ERROR): a fault of the adapter; ask WaitProcess what
     happened.

@@ -185,6 +185,8 @@ class ToolServiceServicer:
         * FAILED_PRECONDITION (SESSION_DELETED): the session's end has ended it.
         * FAILED_PRECONDITION (RESULT_EXPIRED): it ended long ago.
         * ABORTED (EPOCH_STALE): a newer owner has the session. Stop.
+        * RESOURCE_EXHAUSTED (LEDGER_FULL): the call waited for its turn and is
+        withdrawn, and its end could not be recorded. Nothing ran.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,8 +198,8 @@ class ToolServiceServicer:
 
         Events come in the order of their sequence numbers: `started` once,
         `output` any number of times, `result` once, as the last. `heartbeat` comes
-        in between and has no number. A call that is not known yet is waited for,
-        5 s; one that waits for its turn has heartbeats alone. A stream that ends
+        in between and has no number. A call that is not known yet is waited for
+        (`Limits.call_awaited`, 5 s); one that waits for its turn has heartbeats alone. A stream that ends
         without `result` or `resume_from` says nothing about the call: watch again
         from the last number seen. Nothing changes. Safe to repeat.
 
@@ -220,8 +222,8 @@ class ToolServiceServicer:
         less where many run): what can no longer be replayed is announced by
         `bytes_dropped`. A reader that what is kept has left behind gets
         `resume_from` as its last event; it never slows the process or another
-        reader. So does one whose stream is cut for other reasons, such as its age (10
-        minutes) or the adapter's shutdown.
+        reader. So does one whose stream is cut for other reasons, such as its age
+        (`Limits.stream_life`) or the adapter's shutdown.
 
         Errors:
         * INVALID_ARGUMENT (INVALID_ENVELOPE): correct the request.

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import sys
 import threading
 import warnings
@@ -258,6 +259,22 @@ async def test_stuck_call_is_named_again_while_it_is_stuck_and_listed(
     count = len(named())
     await asyncio.sleep(0.3)
     assert len(named()) == count
+
+
+async def test_log_names_what_holds_every_place_where_all_calls_are_stuck(
+    engine: Engine, played: PlayedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await engine.api_version()
+    played.answer = played.hang
+    starts = [engine.start(f"c-{number}") for number in range(engine_calls.SHORT_CALLS_MAX + 1)]
+    outcomes = await asyncio.gather(*map(outcome_of, starts))
+    assert set(outcomes) == {"EngineDown"}
+    (row,) = [row for row in caplog.records if row.getMessage() == "all engine calls are stuck"]
+    oldest = row.sandboxd_fields["oldest"]  # type: ignore[attr-defined]
+    named = re.findall(r"start (c-[0-9]+) for [0-9]+ s", oldest)
+    assert len(set(named)) == engine_calls.NAMED_MAX
+    played.release.set()
+    await until(lambda: not engine.calls_in_flight())
 
 
 async def test_call_that_is_stuck_alone_takes_the_engine_down_for_nobody(

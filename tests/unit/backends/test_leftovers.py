@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +13,9 @@ from sandboxd.backends.engine import ContainerEntry, Engine, EngineRefused, Labe
 from sandboxd.backends.folders import SessionFolders
 from sandboxd.backends.leftovers import Leftovers, remove_half_made
 from sandboxd.errors import SandboxdError
+from tests import machine
 
 WORKER = "w-1"
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-needs_loops = pytest.mark.skipif(
-    os.geteuid() != 0 or not Path("/dev/loop-control").exists(),
-    reason="needs root and loop devices",
-)
 
 
 class ListedEngine(Engine):
@@ -179,7 +174,7 @@ async def test_driver_that_fails_hides_no_container(engine: ListedEngine, found:
     assert await found.resources() == {"container"}
 
 
-@needs_root
+@machine.ROOT
 async def test_mounts_of_a_session_go_with_its_folder_and_others_stay(
     folders: SessionFolders, root: Path
 ) -> None:
@@ -203,7 +198,7 @@ async def test_mounts_of_a_session_go_with_its_folder_and_others_stay(
     assert set(mounts.mounts_below(root)) == {elsewhere, beside, other.workspace}
 
 
-@needs_root
+@machine.ROOT
 def test_state_folder_that_is_a_mount_of_its_own_is_no_leftover(tmp_path: Path) -> None:
     state = tmp_path / "elsewhere"
     state.mkdir()
@@ -221,7 +216,7 @@ def test_state_folder_that_is_a_mount_of_its_own_is_no_leftover(tmp_path: Path) 
         mounts.detach(state.resolve())
 
 
-@needs_loops
+@machine.LOOPS
 async def test_loop_device_goes_with_its_file_or_after_it(
     folders: SessionFolders, root: Path, foreign: str
 ) -> None:
@@ -238,7 +233,7 @@ async def test_loop_device_goes_with_its_file_or_after_it(
     assert backing_file(foreign) == str(root / "elsewhere" / "foreign.img")
 
 
-@needs_loops
+@machine.LOOPS
 def test_loop_device_whose_folder_is_gone_is_still_found(
     folders: SessionFolders, tmp_path: Path
 ) -> None:
@@ -252,7 +247,7 @@ def test_loop_device_whose_folder_is_gone_is_still_found(
     assert folders.names() == set()
 
 
-@needs_loops
+@machine.LOOPS
 def test_loop_device_of_the_same_path_elsewhere_is_not_ours(
     folders: SessionFolders, root: Path
 ) -> None:

@@ -28,7 +28,10 @@ class Adapter(process_pb2_grpc.ProcessServiceServicer):
         self.closed = False
         self.waits: list[float] = []
         self.breaks = 3
-        self.status = grpc.StatusCode.UNAVAILABLE
+        self.status: grpc.StatusCode | None = grpc.StatusCode.UNAVAILABLE
+        """None: the stream ends with OK."""
+        self.empty = 0
+        """Streams that end before anything comes."""
 
     async def StartProcess(self, request: Any, context: Any) -> Any:
         self.started.append(request)
@@ -38,6 +41,9 @@ class Adapter(process_pb2_grpc.ProcessServiceServicer):
 
     async def ReadOutput(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.offsets.append(request.offset)
+        if self.empty > 0:
+            self.empty -= 1
+            return
         yield process_pb2.ReadOutputResponse(offset=request.offset)
         at = request.offset
         while at < len(OUTPUT):
@@ -46,6 +52,8 @@ class Adapter(process_pb2_grpc.ProcessServiceServicer):
             at += len(data)
             if self.breaks > 0:
                 self.breaks -= 1
+                if self.status is None:
+                    return
                 await context.abort(self.status, "gone")
         yield process_pb2.ReadOutputResponse(offset=at, closed=True)
 
@@ -89,6 +97,34 @@ async def test_output_goes_on_by_offset_after_its_stream_broke(tmp_path: Path) -
     assert b"".join(message.data for message in messages) == OUTPUT
     assert [message.closed for message in messages][-1]
     assert adapter.offsets == [0, 100, 200, 300]
+
+
+async def test_output_goes_on_by_offset_after_the_life_of_its_stream(tmp_path: Path) -> None:
+    adapter = Adapter()
+    adapter.status, adapter.empty = None, 2
+    async with serving(tmp_path, adapter) as client:
+        messages = [message async for message in client.processes.output("s", "p")]
+    assert b"".join(message.data for message in messages) == OUTPUT
+    assert [message.closed for message in messages][-1]
+    assert adapter.offsets == [0, 0, 0, 100, 200, 300]
+
+
+async def test_output_that_is_not_followed_ends_with_its_stream(tmp_path: Path) -> None:
+    adapter = Adapter()
+    adapter.status = None
+    async with serving(tmp_path, adapter) as client:
+        messages = [message async for message in client.processes.output("s", "p", follow=False)]
+    assert b"".join(message.data for message in messages) == OUTPUT[:100]
+    assert adapter.offsets == [0]
+
+
+async def test_output_whose_streams_never_end_closed_ends_with_the_time(tmp_path: Path) -> None:
+    adapter = Adapter()
+    adapter.empty = 1_000_000
+    async with serving(tmp_path, adapter) as client:
+        with pytest.raises((AdapterError, TimeoutError)):
+            [message async for message in client.processes.output("s", "p", timeout_s=0.5)]
+    assert 2 <= len(adapter.offsets) <= 11
 
 
 async def test_output_that_fails_for_a_reason_is_not_opened_again(tmp_path: Path) -> None:

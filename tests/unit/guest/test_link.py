@@ -249,7 +249,7 @@ def test_answer_is_kept_over_a_lost_connection_until_it_is_recorded(guest: Guest
 def test_answers_beyond_their_bound_are_dropped_and_their_calls_still_reported() -> None:
     kept = Kept()
     for number in range(20):
-        kept.keep(f"c{number}", ({}, b"x" * 1024 * 1024))
+        kept.keep(f"c{number}", ({}, b"x" * 1023 * 1024))
     assert kept.ids() == [f"c{number}" for number in range(20)]
     dropped = [call_id for call_id in kept.ids() if isinstance(kept.find(call_id), OpError)]
     assert dropped == ["c0", "c1", "c2", "c3"]

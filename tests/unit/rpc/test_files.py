@@ -28,6 +28,8 @@ STAT: dict[str, Any] = {
     "version": "",
     "link_target": "",
 }
+NOT_ITS_TO_SAY = ["SESSION_DELETED", "UNAUTHENTICATED", "EPOCH_STALE", "LEDGER_FULL"]
+"""Reasons of the contract that are no faults of a verb."""
 
 
 class FakeFiles:
@@ -270,17 +272,36 @@ async def test_listing_streams_its_pages(worker: Worker, files: FakeFiles) -> No
         ("IS_DIRECTORY", grpc.StatusCode.FAILED_PRECONDITION),
         ("VERSION_CONFLICT", grpc.StatusCode.ABORTED),
         ("INVALID_INPUT", grpc.StatusCode.INVALID_ARGUMENT),
+        ("CALLS_EXHAUSTED", grpc.StatusCode.RESOURCE_EXHAUSTED),
         ("NO_REASON_OF_OURS", grpc.StatusCode.FAILED_PRECONDITION),
+        *((reason, grpc.StatusCode.FAILED_PRECONDITION) for reason in NOT_ITS_TO_SAY),
     ],
 )
 async def test_fault_of_the_guest_is_a_failed_rpc(
     worker: Worker, files: FakeFiles, reason: str, code: grpc.StatusCode
 ) -> None:
+    """Security S8: of sessions, callers and the worker a guest has nothing to say."""
     files.fault = GuestFault(reason, "no\0 \ud800 way", {})
     with pytest.raises(aio.AioRpcError) as failed:
         await worker.files.StatPath(file_pb2.StatPathRequest(session_id="s1", path="f"))
     assert failed.value.code() is code
-    assert reason_of(failed.value) == ("IO_ERROR" if "OURS" in reason else reason)
+    foreign = reason in NOT_ITS_TO_SAY or "OURS" in reason
+    assert reason_of(failed.value) == ("IO_ERROR" if foreign else reason)
+
+
+async def test_fault_of_the_guests_own_code_is_logged_under_its_reference(
+    worker: Worker, files: FakeFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.fault = GuestFault("INTERNAL_ERROR", "the guest failed: KeyError", {})
+    with pytest.raises(aio.AioRpcError) as failed:
+        await worker.files.StatPath(file_pb2.StatPathRequest(session_id="s1", path="f"))
+    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    assert reason_of(failed.value) == "INTERNAL_ERROR"
+    (row,) = [row for row in caplog.records if row.getMessage() == "fault"]
+    fields = row.sandboxd_fields  # type: ignore[attr-defined]
+    assert fields["reference"] == error_info(failed.value).metadata["reference"]
+    assert "KeyError" in (row.exc_text or str(row.exc_info))
+    assert "KeyError" not in str(failed.value.details())
 
 
 async def test_lost_sandbox_aborts_a_verb(worker: Worker, files: FakeFiles) -> None:

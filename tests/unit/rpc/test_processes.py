@@ -20,6 +20,7 @@ from tests.unit.sessions.scripted_processes import ENDED, ScriptedProcesses, pie
 from tests.unit.worker import Worker, error_info, reason_of, running, until
 
 IDS: dict[str, Any] = {"session_id": "s1", "process_id": "p"}
+FOLLOW = process_pb2.ReadOutputRequest(**IDS, stream=STDOUT, follow=True)
 
 
 @pytest.fixture
@@ -48,6 +49,11 @@ async def refused(call: Any) -> aio.AioRpcError:
     with pytest.raises(aio.AioRpcError) as failed:
         await call
     return failed.value
+
+
+def streams_open(worker: Worker) -> float | None:
+    labels = {"method": "ProcessService/ReadOutput"}
+    return worker.metrics.registry.get_sample_value("sandboxd_rpc_streams_open", labels)
 
 
 async def test_start_passes_on_what_was_asked(worker: Worker, guest: ScriptedProcesses) -> None:
@@ -141,7 +147,11 @@ async def test_other_malformed_requests_name_their_field(
         ("INVALID_INPUT", grpc.StatusCode.FAILED_PRECONDITION, "INVALID_INPUT"),
         ("PROCESS_UNKNOWN", grpc.StatusCode.NOT_FOUND, "PROCESS_UNKNOWN"),
         ("CALLS_EXHAUSTED", grpc.StatusCode.RESOURCE_EXHAUSTED, "CALLS_EXHAUSTED"),
+        ("INTERNAL_ERROR", grpc.StatusCode.INTERNAL, "INTERNAL_ERROR"),
         ("NO_REASON_OF_OURS", grpc.StatusCode.FAILED_PRECONDITION, "IO_ERROR"),
+        ("SESSION_DELETED", grpc.StatusCode.FAILED_PRECONDITION, "IO_ERROR"),
+        ("UNAUTHENTICATED", grpc.StatusCode.FAILED_PRECONDITION, "IO_ERROR"),
+        ("EPOCH_STALE", grpc.StatusCode.FAILED_PRECONDITION, "IO_ERROR"),
     ],
 )
 async def test_fault_of_the_guest_is_a_failed_rpc(
@@ -209,6 +219,67 @@ async def test_follower_that_leaves_gives_its_place_back(
             return False
 
     await until(free)
+
+
+async def test_follower_is_sent_away_in_good_order_after_the_life_of_its_stream(
+    worker: Worker, guest: ScriptedProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_LIFE_S", 0.3)
+    await start(worker)
+    guest.outputs = [piece(b"ab", 0)]
+    stream = worker.processes.ReadOutput(FOLLOW)
+    assert (await stream.read()).data == b"ab"
+    async with asyncio.timeout(10):
+        assert await stream.read() is aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+    again = process_pb2.ReadOutputRequest()
+    again.CopyFrom(FOLLOW)
+    again.offset = 2
+    guest.outputs = [piece(b"c", 2, closed=True)]
+    (message,) = [message async for message in worker.processes.ReadOutput(again)]
+    assert (message.offset, message.data, message.bytes_dropped) == (2, b"c", 0)
+
+
+async def test_followers_are_sent_away_when_the_daemon_drains(
+    worker: Worker, guest: ScriptedProcesses
+) -> None:
+    await start(worker)
+    guest.outputs = [piece(b"ab", 0)]
+    stream = worker.processes.ReadOutput(FOLLOW)
+    assert (await stream.read()).data == b"ab"
+    await worker.parts.server.announce_end()
+    async with asyncio.timeout(10):
+        assert await stream.read() is aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+    assert reason_of(await refused(worker.processes.ReadOutput(FOLLOW).read())) == "DRAINING"
+
+
+async def test_follower_of_a_silent_output_does_not_hold_off_idle_expiry(
+    worker: Worker, guest: ScriptedProcesses
+) -> None:
+    await start(worker)
+    (live,) = worker.parts.directory.all()
+    guest.outputs = [piece(b"ab", 0)]
+    used_at = live.record.used_at
+    stream = worker.processes.ReadOutput(FOLLOW)
+    assert (await stream.read()).data == b"ab"
+    assert live.record.used_at > used_at, "output that comes is use"
+    await until(lambda: guest.ops.count("process_read") == 2)
+    used_at = live.record.used_at
+    assert not live.busy
+    stream.cancel()
+    await until(lambda: streams_open(worker) == 0)
+    assert live.record.used_at == used_at
+
+
+async def test_open_streams_are_counted(worker: Worker, guest: ScriptedProcesses) -> None:
+    await start(worker)
+    guest.outputs = [piece(b"ab", 0)]
+    stream = worker.processes.ReadOutput(FOLLOW)
+    await stream.read()
+    assert streams_open(worker) == 1
+    stream.cancel()
+    await until(lambda: streams_open(worker) == 0)
 
 
 async def test_stale_owner_is_refused(worker: Worker, guest: ScriptedProcesses) -> None:

@@ -61,6 +61,18 @@ async def test_info_announces_every_bound_that_is_enforced(worker: Worker) -> No
     assert info.boot_id
 
 
+async def test_info_announces_the_bounds_that_the_enforcers_read(worker: Worker) -> None:
+    """The numbers themselves: each is compared with the constant that its enforcer uses."""
+    info = await worker.adapter.GetInfo(adapter_pb2.GetInfoRequest())
+    announced = info.limits
+    assert announced.watchers_parallel_max == limits.WATCHERS_PARALLEL_MAX == 32
+    assert announced.process_verbs_max == limits.PROCESS_VERBS_MAX == 256
+    assert announced.process_argument_bytes_max == limits.PROCESS_ARGUMENT_BYTES_MAX == 65_536
+    assert announced.stream_life.ToSeconds() == limits.STREAM_LIFE_S == 600
+    assert announced.call_awaited.ToSeconds() == limits.CALL_AWAITED_S == 5
+    assert announced.verbs_parallel_max == limits.VERBS_PARALLEL_MAX
+
+
 async def test_info_counts_open_sessions(worker: Worker) -> None:
     await worker.create("s1")
     await worker.create("s2")

@@ -61,6 +61,9 @@ class ScriptedProcesses:
         if process_id not in self.known:
             raise GuestFault("PROCESS_UNKNOWN", f"no process `{process_id}`", {})
         if request.op == "process_read":
+            if not self.outputs:
+                # Nothing comes any more, to whoever waits for it now.
+                await asyncio.Event().wait()
             facts, data = self.outputs.pop(0)
             return Reply(facts, data)
         usual = {"written": int(request.args.get("offset", 0)) + len(request.body), "closed": False}

@@ -11,7 +11,9 @@ import pytest
 
 from sandbox_adapter.v1 import session_pb2, tool_pb2
 from sandboxd.backends.base import Reply
-from sandboxd.backends.fake import FakeBackend
+from sandboxd.backends.fake import FakeBackend, FakeRequest
+from sandboxd.errors import GuestFault
+from sandboxd.sessions import partial
 from sandboxd.tools.bash import BashTool
 from tests.unit.sessions.scripted_command import Command
 from tests.unit.worker import Worker, until
@@ -79,6 +81,27 @@ async def test_output_that_was_cut_says_so_first(worker: Worker, command: Comman
     head = "[Showing the last 1 of 1 line (10 of 10 bytes).]\nlast line\nThe sandbox ended"
     assert result.text.startswith(head)
     assert result.truncated
+
+
+async def test_refused_look_is_tried_again(
+    worker: Worker, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "REFUSED_REST_S", 0.05)
+    refusals = 2
+
+    async def answer(request: FakeRequest) -> Reply:
+        nonlocal refusals
+        if request.op == "peek" and refusals:
+            refusals -= 1
+            raise GuestFault("CALLS_EXHAUSTED", "512 requests wait already", {})
+        return await command.answer(request)
+
+    worker.guest.files = answer
+    running = run(worker)
+    command.write(b"printed\n")
+    await until(lambda: len(command.peeks) == 2)
+    await lost(worker)
+    assert (await running).result.text.startswith("printed\nThe sandbox ended")
 
 
 async def test_short_command_is_not_followed(worker: Worker, command: Command) -> None:

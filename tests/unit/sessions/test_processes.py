@@ -186,6 +186,50 @@ async def test_owner_that_became_stale_meanwhile_starts_nothing(place: Place) ->
     assert await place.table.find(KEY, "p") is None
 
 
+@pytest.mark.parametrize("stale", [False, True])
+async def test_refused_repeat_keeps_the_row_of_a_process_that_may_run(
+    place: Place, stale: bool
+) -> None:
+    """Seen: its row went, and the process that ran was nobody's."""
+    await place.start()
+    await place.table.started(KEY, "p", 0)  # as the row stands before the guest has answered
+    (live,) = place.worker.parts.directory.all()
+    if stale:
+        find = place.table.find
+
+        async def slow(key: SessionKey, process_id: str) -> ProcessRecord | None:
+            live.record.epoch = 9
+            return await find(key, process_id)
+
+        place.table.find = slow  # type: ignore[method-assign]
+    else:
+        place.guest.fault = GuestFault("CALLS_EXHAUSTED", "full", {})
+    with pytest.raises(EpochStale if stale else CallsExhausted):
+        await place.start(epoch=5)
+    place.guest.fault = None
+    assert (await place.start())[1]
+    assert place.guest.started == ["p"]
+
+
+async def test_start_that_reached_the_guest_twice_is_no_repeat(place: Place) -> None:
+    """Its connection ended in between, and the guest was asked again."""
+    place.guest.known["p"] = dict(STAND)
+    view, replayed = await place.start()
+    assert (view.pid, replayed) == (7, False)
+    assert (await place.start())[1]
+
+
+async def test_guest_that_answers_waits_at_once_is_not_asked_without_rest(place: Place) -> None:
+    await place.start()
+    await place.processes.wait(KEY, "p", 0.3)
+    assert 2 <= place.guest.ops.count("process_wait") <= 70
+    place.guest.facts["process_read"] = piece(b"")[0]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await place.pieces(follow=True)
+    assert 2 <= place.guest.ops.count("process_read") <= 70
+
+
 async def test_end_that_was_seen_keeps_its_time(place: Place) -> None:
     await place.start()
     place.guest.known["p"] = dict(ENDED)
@@ -283,9 +327,18 @@ async def test_verbs_that_wait_have_a_bound_and_leave_file_verbs_alone(
     assert (await place.processes.wait(KEY, "p", 0)).state == "RUNNING"
 
 
-async def test_too_many_running_processes_are_a_limit(place: Place) -> None:
-    place.guest.fault = GuestFault("CALLS_EXHAUSTED", "64 run", {})
-    with pytest.raises(CallsExhausted, match="64 running processes"):
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"full": "processes"}, "64 running processes"),
+        ({"full": "waits"}, "512 requests that wait"),
+        ({"full": ["processes"]}, "512 requests queued"),
+        ({}, "512 requests queued"),
+    ],
+)
+async def test_refusal_says_what_is_full(place: Place, facts: dict[str, Any], words: str) -> None:
+    place.guest.fault = GuestFault("CALLS_EXHAUSTED", "full", facts)
+    with pytest.raises(CallsExhausted, match=words):
         await place.start()
     assert await place.table.find(KEY, "p") is None
 

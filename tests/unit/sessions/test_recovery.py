@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import grpc
@@ -12,7 +13,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from grpc import aio
 
-from sandbox_adapter.v1 import session_pb2, tool_pb2
+from sandbox_adapter.v1 import error_pb2, session_pb2, tool_pb2
 from sandboxd.backends.base import Reply
 from sandboxd.backends.engine import EngineRefused
 from sandboxd.backends.fake import FakeBackend, FakeRequest
@@ -144,6 +145,43 @@ async def test_epoch_announced_while_a_session_becomes_ready_leaves_the_row_read
         return found
 
     assert await worker.store.run(row) == ("READY", "5")
+
+
+async def test_calls_of_a_session_that_expired_meanwhile_end_with_it(tmp_path: Path) -> None:
+    """Seen: UNKNOWN, although it is known that the session's end is theirs."""
+    worker = Worker(tmp_path, FakeBackend(tmp_path))
+    await worker.start()
+    await worker.create(max_lifetime=Duration(nanos=300_000_000))
+    worker.guest.gate.clear()
+    cut = asyncio.ensure_future(worker.call("c1"))
+    await until(lambda: worker.guest.started == ["c1"])
+    (live,) = worker.parts.directory.all()
+    record = live.record
+    await worker.stop()
+    await asyncio.wait({cut})
+    await until(lambda: time.time() > record.expires_at)
+    backend = FakeBackend(tmp_path, worker.backend.containers)
+    removal = backend.hold("remove")
+    worker = Worker(tmp_path, backend)
+    await worker.start()
+    try:
+        (live,) = worker.parts.directory.all()
+        call = live.calls.get("c1")
+        if call is not None:
+            await call.done
+        found = await worker.parts.sweeper._ledger.find(record.key, "c1")
+        assert found is not None
+        assert found.result is not None
+        result = tool_pb2.ToolResult.FromString(found.result)
+        assert result.ending == tool_pb2.ENDING_CANCELLED
+        assert result.reason == error_pb2.REASON_CANCELLED_BY_EXPIRY
+        assert live.record.reason == "LIFETIME_EXPIRED"
+        removal.set()
+        await until(lambda: len(worker.parts.directory) == 0)
+        assert backend.containers == {}
+    finally:
+        removal.set()
+        await worker.stop()
 
 
 async def test_action_of_a_caller_that_left_is_done_all_the_same(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sandbox_adapter.conformance.outcome import Uncheckable
 from sandbox_adapter.conformance.place import Place
 from sandbox_adapter.conformance.rule import SIX_TOOLS, rule
 from sandbox_adapter.conformance.rules.isolation import RECOVER_S_MAX, attack, lives, no_success
-from sandbox_adapter.v1 import adapter_pb2, tool_pb2
+from sandbox_adapter.v1 import adapter_pb2, error_pb2
 
 LONG_S: Final = 150.0
 """Time for rules whose attack itself takes long on a busy machine."""
@@ -195,8 +195,8 @@ async def memory_hog(place: Place) -> None:
     no_success(result)
     await place.write("over", "")
     # A sandbox that goes down with it takes both: then `lives` judges what comes back.
-    lost = tool_pb2.ENDING_SANDBOX_LOST
-    if lost not in (result.ending, (await beside).ending):
+    lost = error_pb2.REASON_SANDBOX_LOST
+    if lost not in (result.reason, (await beside).reason):
         expect.exited(await beside, 0, "end\n")
     await lives(place)
 
