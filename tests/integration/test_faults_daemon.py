@@ -200,6 +200,41 @@ async def test_s5_connect_flood_while_the_daemon_is_away_takes_nobodys_place(
         assert shown.result.text == "dialling\n"
 
 
+async def test_s7_call_is_resumed_through_a_connect_flood_of_its_own_session(
+    daemon: DaemonProcess,
+) -> None:
+    script = "for i in $(seq 40); do echo $i; sleep 0.05; done; exit 4"
+    async with AdapterClient(daemon.address) as client:
+        await client.create_session(session_id="s")
+        await client.call_tool("s", "write", {"path": "/tmp/dial.py", "content": CONNECT_LOOP})
+        await client.call_tool(
+            "s", "bash", {"command": "python3 /tmp/dial.py >/dev/null 2>&1 & echo"}
+        )
+
+        async def dialling() -> bool:
+            return (
+                "dialling" in (await client.call_tool("s", "bash", {"command": "ls"})).result.text
+            )
+
+        await until(dialling, 20)
+        call = asyncio.create_task(client.call_tool("s", "bash", {"command": script}, call_id="c"))
+
+        async def runs() -> bool:
+            known = await client.get_call("s", "c")
+            return known.state == tool_pb2.CALL_STATE_RUNNING
+
+        await until(runs, 10)
+        daemon.kill()
+        call.cancel()
+        await asyncio.wait({call})
+    daemon.start()
+    async with AdapterClient(daemon.address) as client:
+        result = (await client.call_tool("s", "bash", {"command": script}, call_id="c")).result
+        assert result.text.split("\n")[:40] == [str(number) for number in range(1, 41)]
+        assert (result.exit_code, result.generation) == (4, 1)
+        assert (await client.call_tool("s", "bash", {"command": "ls"})).result.text == "dialling\n"
+
+
 async def test_sigterm_lets_running_calls_end_and_a_second_one_does_not(
     daemon: DaemonProcess,
 ) -> None:

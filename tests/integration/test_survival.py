@@ -50,7 +50,7 @@ async def begun(daemon: DaemonProcess, call_id: str, command: str) -> None:
         await asyncio.wait({call})
 
 
-async def test_running_command_goes_on_and_its_result_is_whole(daemon: DaemonProcess) -> None:
+async def test_s7_running_command_goes_on_and_its_result_is_whole(daemon: DaemonProcess) -> None:
     command = "echo ran >> effects; for i in $(seq 30); do echo line $i; sleep 0.05; done; exit 7"
     await begun(daemon, "c1", command)
     daemon.start()
@@ -104,6 +104,32 @@ async def test_call_resumed_by_the_second_daemon_after_it_is_cancelled_with_its_
         assert not result.survivors
         left = await client.call_tool("s", "bash", {"command": "pgrep -f 'sleep 30[01]'; true"})
         assert left.result.text == "(no output)" or daemon.backend == "local"
+
+
+async def test_s16_ledger_that_was_set_back_to_a_backup_gets_another_id(
+    daemon: DaemonProcess,
+) -> None:
+    database = daemon.state_dir / "state.db"
+    async with AdapterClient(daemon.address) as client:
+        await client.create_session(session_id="s")
+        before = (await client.get_info()).ledger_id
+    assert daemon.terminate() == 0
+    backup = database.read_bytes()
+    daemon.start()
+    async with AdapterClient(daemon.address) as client:
+        for number in range(3):
+            await client.call_tool("s", "bash", {"command": "echo"}, call_id=f"c{number}")
+        assert (await client.get_info()).ledger_id == before
+    assert daemon.terminate() == 0
+    # Written over, as by hand: the same file, of an earlier day. Only the guest can know.
+    database.write_bytes(backup)
+    daemon.start()
+    async with AdapterClient(daemon.address) as client:
+
+        async def is_renewed() -> bool:
+            return (await client.get_info()).ledger_id != before
+
+        await until(is_renewed, 20)
 
 
 async def test_timeout_counts_while_no_daemon_runs(daemon: DaemonProcess) -> None:
