@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sandboxd.backends.base import Reply, Sandbox
@@ -11,13 +11,16 @@ from sandboxd.metrics import Metrics
 AGO_MAX_S: Final = 30 * 86_400.0
 """Beyond it no guest's word on when a call ended is believed."""
 
+Note = Callable[[Mapping[str, Any]], None]
+"""Looks at the facts of an answer, which are hostile."""
 
-class Attaching:
-    """A sandbox whose call is attached to; keeps how long ago the call ended."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+class NotedChannel:
+    """A sandbox whose answers somebody takes note of."""
+
+    def __init__(self, sandbox: Sandbox, note: Note) -> None:
         self._sandbox = sandbox
-        self.ended_ago_s = 0.0
+        self._note = note
 
     async def request(
         self,
@@ -32,33 +35,24 @@ class Attaching:
         reply = await self._sandbox.request(
             op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=timeout_s
         )
-        ago_s = reply.facts.get("ended_ago_s")
+        self._note(reply.facts)
+        return reply
+
+
+def note_lock_wait(metrics: Metrics, facts: Mapping[str, Any]) -> None:
+    """Counts how long the guest waited for a file's lock."""
+    waited_s = facts.get("lock_wait_s")
+    if isinstance(waited_s, int | float):
+        metrics.lock_waited(waited_s)
+
+
+class EndedAgo:
+    """How long ago a call ended that was attached to; 0 where it ended under the daemon's eyes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        ago_s = facts.get("ended_ago_s")
         if isinstance(ago_s, int | float) and 0 < ago_s < AGO_MAX_S:
-            self.ended_ago_s = float(ago_s)
-        return reply
-
-
-class Measured:
-    """A sandbox as the tools see it; counts how long the guest waited for a file's lock."""
-
-    def __init__(self, sandbox: Sandbox, metrics: Metrics) -> None:
-        self._sandbox = sandbox
-        self._metrics = metrics
-
-    async def request(
-        self,
-        op: str,
-        args: Mapping[str, Any],
-        body: bytes = b"",
-        *,
-        reply_bytes_max: int,
-        timeout_s: float,
-    ) -> Reply:
-        """See `Channel.request`."""
-        reply = await self._sandbox.request(
-            op, args, body, reply_bytes_max=reply_bytes_max, timeout_s=timeout_s
-        )
-        waited_s = reply.facts.get("lock_wait_s")
-        if isinstance(waited_s, int | float):
-            self._metrics.lock_waited(waited_s)
-        return reply
+            self.seconds = float(ago_s)

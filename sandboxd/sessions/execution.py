@@ -18,7 +18,7 @@ from sandboxd.log import EventLog
 from sandboxd.metrics import Metrics
 from sandboxd.sessions import causes, outcomes
 from sandboxd.sessions.call import Call, Outcome
-from sandboxd.sessions.call_channels import Attaching, Measured
+from sandboxd.sessions.call_channels import EndedAgo, NotedChannel, note_lock_wait
 from sandboxd.sessions.ledger import Ledger, Reservation
 from sandboxd.sessions.live import LiveSession
 from sandboxd.sessions.partial import Partial
@@ -65,7 +65,7 @@ class Execution:
             ended = _Ended(outcomes.cancelled(started=False))
         elif isinstance(asked, Ask):
             named = {"call_id": call.call_id, "sequence": sequence}
-            channel = Measured(sandbox, self._metrics)
+            channel = NotedChannel(sandbox, partial(note_lock_wait, self._metrics))
             met = partial(causes.met, sandbox, seen)
             work = _worded(tool, asked.memo, channel, asked, named, met)
             ended = await self._work(live, call, work)
@@ -103,11 +103,12 @@ class Execution:
                 timeout_s=memo["timeout_s"],
             )
             named = {"call_id": reserved.call_id}
-            channel = Attaching(sandbox)
+            ended_ago = EndedAgo()
+            channel = NotedChannel(sandbox, ended_ago.note)
             met = partial(causes.met, sandbox, memo.get("seen"))
             work = _worded(tool, memo["words"], channel, attach, named, met)
             ended = await self._work(live, call, work)
-            began = min(time.monotonic(), began + channel.ended_ago_s)
+            began = min(time.monotonic(), began + ended_ago.seconds)
         outcome = await self._conclude(live, call, sandbox, reservation, ended, began)
         ending = _ending_name(outcome.result)
         self._metrics.call_resumed(ending)
