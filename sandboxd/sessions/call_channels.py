@@ -8,8 +8,8 @@ from typing import Any, Final
 from sandboxd.backends.base import Reply, Sandbox
 from sandboxd.metrics import Metrics
 
-AGO_MAX_S: Final = 30 * 86_400.0
-"""Beyond it no guest's word on when a call ended is believed."""
+SECONDS_MAX: Final = 30 * 86_400.0
+"""Beyond it no guest's word on a time is believed, nor fits where times are counted."""
 
 Note = Callable[[Mapping[str, Any]], None]
 """Looks at the facts of an answer, which are hostile."""
@@ -42,7 +42,7 @@ class NotedChannel:
 def note_lock_wait(metrics: Metrics, facts: Mapping[str, Any]) -> None:
     """Counts how long the guest waited for a file's lock."""
     waited_s = facts.get("lock_wait_s")
-    if isinstance(waited_s, int | float):
+    if isinstance(waited_s, int | float) and 0 <= waited_s < SECONDS_MAX:
         metrics.lock_waited(waited_s)
 
 
@@ -54,5 +54,5 @@ class EndedAgo:
 
     def note(self, facts: Mapping[str, Any]) -> None:
         ago_s = facts.get("ended_ago_s")
-        if isinstance(ago_s, int | float) and 0 < ago_s < AGO_MAX_S:
+        if isinstance(ago_s, int | float) and 0 < ago_s < SECONDS_MAX:
             self.seconds = float(ago_s)

@@ -264,13 +264,15 @@ async def test_time_of_an_end_beyond_belief_changes_nothing(
     worker = Worker(tmp_path, left)
 
     async def answer(request: FakeRequest) -> Reply:
-        return Reply({"text": "end", "ended_ago_s": 10**400} if request.op == "attach" else {})
+        wild = {"text": "end", "ended_ago_s": 10**400, "lock_wait_s": 10**400}
+        return Reply(wild if request.op in ("attach", "poke") else {})
 
     left.on_request = answer
     await worker.start()
     try:
         result = (await worker.call("c1", json='{"path": "p"}')).result
         assert result.text == "end"
+        assert (await worker.call("c2")).result.text == "end"
     finally:
         await worker.stop()
 
