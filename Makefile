@@ -105,8 +105,9 @@ test-load: setup images ## a hundred thousand calls, 300 sessions, a file of 5 G
 test-faults: setup images ## kills and stalls at every named step, a thousand and more, on an engine of its own
 	@$(BIN)/python tests/faults/run.py
 
+# In the order of the folders: the longest file, the kit on every kind, is in the first of them.
 test: setup images ## the whole suite, in containers
-	@$(BIN)/pytest --require-engine -n 2 --dist loadfile
+	@$(BIN)/pytest --require-engine -n 2 --dist loadfile --no-loadscope-reorder
 
 # Exit 3 means that no engine can be had here; the demo then says so and uses the local backend.
 demo: setup ## watch an agent repair a real package in a container

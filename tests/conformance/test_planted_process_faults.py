@@ -129,8 +129,12 @@ PLANTED = (
     Planted(
         "end_untold",
         "ReadOutput",
-        ("processes.streams-are-separate", "processes.output-is-followed"),
-        ("processes.output-from-any-offset",),
+        (
+            "processes.streams-are-separate",
+            "processes.output-is-followed",
+            "processes.output-from-any-offset",
+        ),
+        ("processes.exit-codes",),
         answer=clear("closed"),
     ),
     Planted(
