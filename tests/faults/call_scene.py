@@ -23,8 +23,9 @@ def endings(fault: Fault) -> set[tool_pb2.Ending]:
             return {EXITED, LOST, UNKNOWN}
         case Kind.CONTAINER_KILL:
             return {EXITED, LOST}
-        case Kind.DAEMON_KILL if fault.point == "call.reserved":
-            # Nothing was sent, but the next daemon has only the reservation to go by.
+        case Kind.DAEMON_KILL if fault.point in ("call.reserved", "call.sent"):
+            # Nothing was sent, or it was not begun when the guest saw the connection's end: the
+            # next daemon has only the reservation to go by.
             return {EXITED, UNKNOWN}
     return {EXITED}
 
