@@ -75,7 +75,9 @@ async def queue_has_a_bound(place: Place) -> None:
             # Asked after all the others, so once it is answered those beyond the bound are too.
             with expect.fails("RESOURCE_EXHAUSTED", "CALLS_EXHAUSTED"):
                 await place.target.send(
-                    place.target.tools.CallTool, request_of(own, new_id("call"), "true"), 5.0
+                    place.target.tools.CallTool,
+                    request_of(own, new_id("call"), "true"),
+                    REFUSED_S_MAX,
                 )
         finally:
             for task in sent:
