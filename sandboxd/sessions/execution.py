@@ -227,8 +227,8 @@ class Execution:
     ) -> object:
         """The survivors that the guest names, unchecked.
 
-        Asked again where the call goes on after the answer: a tool may have been
-        between two requests, when there was nothing to find.
+        Asked again where the call goes on after the answer: its request may have waited for
+        the session's byte budget, when there was nothing to find.
         """
         survivors: object = None
         for _ in range(CANCEL_TRIES_MAX):
